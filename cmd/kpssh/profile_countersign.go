@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/authoring"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/cli"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/documents"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/review"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/trustdir"
+	"github.com/kpssh/karpenter-provider-ssh/signing"
+)
+
+// countersignature adds a signature to the allowlist that waits for one, or else to the one in effect: a root may ask
+// for more authors only when as many have signed that already.
+func (o *signOptions) countersignature(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set) error {
+	envelope, err := env.Read(d.PendingAllowlist())
+	switch {
+	case errors.Is(err, os.ErrNotExist) && set.Allowlist == nil:
+		return fmt.Errorf("no allowlist waits for a signature in %s, and none is in effect", d.At("public"))
+	case errors.Is(err, os.ErrNotExist):
+		return o.countersignCurrent(ctx, env, d, set)
+	case err != nil:
+		return err
+	}
+	return o.countersignWaiting(ctx, env, d, set, envelope)
+}
+
+func (o *signOptions) countersignWaiting(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set, envelope []byte) error {
+	list, err := documents.PeekAllowlist(envelope)
+	if err != nil {
+		return fmt.Errorf("reading %q: %w", d.PendingAllowlist(), err)
+	}
+	if set.Allowlist != nil && list.Version <= set.Allowlist.Version {
+		return cli.Hint(fmt.Errorf("the allowlist that waits has version %d, and version %d is in effect", list.Version, set.Allowlist.Version),
+			"sign the profiles again, or remove %s", d.PendingAllowlist())
+	}
+	env.Progress("signing allowlist version %d:", list.Version)
+	if err := showSigned(env, d, set.Allowlist, list); err != nil {
+		return err
+	}
+	env.Hintf("'%s profile diff --pending' shows the texts", env.Prog)
+	return o.addSignature(ctx, env, d, set, envelope, list)
+}
+
+func (o *signOptions) countersignCurrent(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set) error {
+	env.Progress("no allowlist waits; signing version %d, which is in effect:", set.Allowlist.Version)
+	if err := showSigned(env, d, nil, set.Allowlist); err != nil { // who signs it allows all of it
+		return err
+	}
+	env.Hintf("the texts are in %s", d.Scripts())
+	if err := o.addSignature(ctx, env, d, set, set.AllowlistEnvelope(), set.Allowlist); err != nil {
+		return err
+	}
+	signed, err := set.AllowlistAuthors()
+	if err != nil {
+		return err
+	}
+	env.Progress("%d of %d author keys have signed it, %d must", signed, len(set.Root.Author.Keys), set.Root.Author.Threshold)
+	if signed > set.Root.Author.Threshold {
+		env.Hintf("from now on %d may have to: '%s root new --sign-with KEY --author-threshold %d'", signed, env.Prog, signed)
+	}
+	return nil
+}
+
+// showSigned says what a signature under list would allow that old does not, before the key is opened.
+func showSigned(env *cli.Env, d *trustdir.Dir, old, list *signing.Allowlist) error {
+	env.PrintTo(env.Stderr, changeTable(authoring.Merge(old, list.Scripts, authoring.Mode{DropOlder: true})))
+	report := review.Compare(old, list, review.NewLibrary(d.Scripts()).Text)
+	return report.Print(env.Stderr, review.Style{Brief: true, Colour: env.Colour})
+}
+
+func (o *signOptions) addSignature(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set, envelope []byte, list *signing.Allowlist) error {
+	signer, err := o.signer(ctx, env, d, set.Root)
+	if err != nil {
+		return err
+	}
+	in, err := signing.Inspect(envelope, set.Root.Author.Keys...)
+	if err != nil {
+		return fmt.Errorf("reading allowlist version %d: %w", list.Version, err)
+	}
+	if slices.ContainsFunc(in.SignedBy, signer.Public().Equal) {
+		env.Warnf("%s has signed allowlist version %d already: a second signature of one key counts once", nameOf(d, signer.Public()), list.Version)
+	}
+	signed, err := signing.AddSignature(ctx, envelope, signer)
+	if err != nil {
+		return fmt.Errorf("signing the allowlist: %w", err)
+	}
+	return o.place(env, d, set, signed, list)
+}

@@ -1,0 +1,2 @@
+// Package artifact looks at the files that `make build` made.
+package artifact
