@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/cli"
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/documents"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/trustdir"
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 )
 
@@ -22,15 +25,37 @@ func (r *rotator) resigned(ctx context.Context) ([]byte, int64, error) {
 	}
 	now := r.env.Now()
 	next := r.successorList(now)
-	waiting, err := os.ReadFile(r.dir.PendingAllowlist())
-	if err == nil {
-		if list, err := documents.PeekAllowlist(waiting); err == nil && list.Version == next.Version {
-			envelope, err := r.continued(ctx, waiting, list, signer, now)
-			return envelope, next.Version, err
-		}
+	waiting, list, err := waitingAllowlist(r.dir, r.set)
+	if err != nil {
+		return nil, 0, err
+	}
+	if list != nil {
+		envelope, err := r.continued(ctx, waiting, list, signer, now)
+		return envelope, next.Version, err
 	}
 	envelope, err := signing.Sign(ctx, next, signer)
 	return envelope, next.Version, err
+}
+
+// waitingAllowlist is the allowlist that waits for signatures and is newer than the one in effect, nil when there is none.
+// One that cannot be read is an error and not none: writing over it could cost the signatures of others.
+func waitingAllowlist(d *trustdir.Dir, set *documents.Set) ([]byte, *signing.Allowlist, error) {
+	path := d.PendingAllowlist()
+	envelope, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := documents.PeekAllowlist(envelope)
+	if err != nil {
+		return nil, nil, cli.Hint(fmt.Errorf("reading %q: %w", path, err), "take it from where it was signed again, or remove the file: nothing is signed while it is there")
+	}
+	if set.Allowlist != nil && list.Version <= set.Allowlist.Version {
+		return nil, nil, nil
+	}
+	return envelope, list, nil
 }
 
 // successorList is the allowlist in effect in its next version, issued at a time.

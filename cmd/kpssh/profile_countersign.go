@@ -84,11 +84,23 @@ func (o *signOptions) addSignature(ctx context.Context, env *cli.Env, d *trustdi
 		return fmt.Errorf("reading allowlist version %d: %w", list.Version, err)
 	}
 	if slices.ContainsFunc(in.SignedBy, signer.Public().Equal) {
-		env.Warnf("%s has signed allowlist version %d already: a second signature of one key counts once", nameOf(d, signer.Public()), list.Version)
+		return o.signedAlready(env, d, set, envelope, list, signer.Public(), len(in.SignedBy))
 	}
 	signed, err := signing.AddSignature(ctx, envelope, signer)
 	if err != nil {
 		return fmt.Errorf("signing the allowlist: %w", err)
 	}
 	return o.place(env, d, set, signed, list)
+}
+
+// signedAlready puts what waits into effect if all signatures are there by now, and else refuses the second signature of a
+// key, which counts once: that it brought nothing nearer would not be seen otherwise.
+func (o *signOptions) signedAlready(env *cli.Env, d *trustdir.Dir, set *documents.Set, envelope []byte, list *signing.Allowlist, key signing.Key, signed int) error {
+	waits := set.Allowlist == nil || list.Version > set.Allowlist.Version
+	if _, err := signing.OpenAllowlist(envelope, set.Root); err == nil && waits {
+		return o.place(env, d, set, envelope, list)
+	}
+	return cli.Hint(fmt.Errorf("%s has signed allowlist version %d already: a second signature of one key counts once, and nothing was changed", nameOf(d, key), list.Version),
+		"%d of %d author keys have signed it, %d must; another author signs with '%s profile sign --dir %s --countersign --key KEY'",
+		signed, len(set.Root.Author.Keys), set.Root.Author.Threshold, env.Prog, d.Path)
 }

@@ -141,6 +141,11 @@ func shimVersion() *regexp.Regexp {
 }
 
 func (o *signOptions) sign(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set, args []string) error {
+	if !o.dryRun {
+		if err := refuseWaiting(env, d, set); err != nil {
+			return err
+		}
+	}
 	objects, err := manifest.Load(env, args)
 	if err != nil {
 		return err
@@ -184,6 +189,16 @@ func (o *signOptions) sign(ctx context.Context, env *cli.Env, d *trustdir.Dir, s
 		return err
 	}
 	return o.print(env, changes)
+}
+
+// refuseWaiting keeps an allowlist that waits for signatures, and those that it has, from being replaced by another.
+func refuseWaiting(env *cli.Env, d *trustdir.Dir, set *documents.Set) error {
+	_, list, err := waitingAllowlist(d, set)
+	if err != nil || list == nil {
+		return err
+	}
+	return cli.Hint(fmt.Errorf("allowlist version %d waits for signatures in %s; nothing was signed", list.Version, d.PendingAllowlist()),
+		"read it ('%[1]s profile diff --dir %[2]s --pending') and have it signed first ('%[1]s profile sign --dir %[2]s --countersign --key KEY'), or remove the file if it is not wanted any more", env.Prog, d.Path)
 }
 
 // next is the successor of an allowlist, which may be nil.

@@ -141,7 +141,21 @@ func (o *rootSigning) openSigners(ctx context.Context, env *cli.Env, d *trustdir
 	if err != nil {
 		return nil, err
 	}
-	return o.open(ctx, env, refs)
+	signers, err := o.open(ctx, env, refs)
+	for i, signer := range signers {
+		if err := checkRootKey(env, refs[i], signer.Public(), current, next); err != nil {
+			return nil, err
+		}
+	}
+	return signers, err
+}
+
+// checkRootKey refuses a key whose signature under a successor could never count.
+func checkRootKey(env *cli.Env, ref string, key signing.Key, current, next *signing.Root) error {
+	if slices.ContainsFunc(slices.Concat(current.Root.Keys, next.Root.Keys), key.Equal) {
+		return nil
+	}
+	return cli.Hint(fmt.Errorf("%q is a root key neither of root version %d nor of its successor", ref, current.Version), "'%s root show' lists the keys of each role", env.Prog)
 }
 
 // pending is the successor that waits for signatures already, if it says what next says.
@@ -156,7 +170,7 @@ func (o *rootSigning) pending(env *cli.Env, d *trustdir.Dir, set *documents.Set,
 	}
 	waiting, _, err := documents.Peek(envelope)
 	if err != nil {
-		return nil, fmt.Errorf("reading %q: %w", path, err)
+		return nil, cli.Hint(fmt.Errorf("reading %q: %w", path, err), "take it from where it was signed again, or remove the file: nothing is made while it is there")
 	}
 	for _, role := range []string{roleRoot, roleAuthor, roleDispatch} {
 		if !sameKeys(keysOfRole(waiting, role), keysOfRole(next, role)) {

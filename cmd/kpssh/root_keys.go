@@ -177,7 +177,7 @@ func checkThreshold(role string, keys *signing.RoleKeys) error {
 		return nil
 	}
 	return cli.Hint(fmt.Errorf("%d %s keys can never give the %d signatures that the threshold asks for", len(keys.Keys), role, keys.Threshold),
-		"say how many must sign from now on: --threshold N")
+		"say how many must sign from now on: --threshold N ('root new': --%s-threshold N)", role)
 }
 
 // minID is how much of an id names a key: as much as tables show of it.

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
+	"io/fs"
 
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/cli"
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/keyfile"
+	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/trustdir"
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 )
 
@@ -15,7 +19,9 @@ Usage: @kpssh root new --sign-with KEY... [flags]
 Makes the successor of the folder's root document. Roles that no flag names keep
 their keys. It takes effect when the threshold of the old root keys and of the
 new ones has signed it; until then it waits as root.N.pending.json for
-'root sign' on the machines where the other keys are.
+'root sign' on the machines where the other keys are. While one waits, a call
+that says the same adds its signatures, and one that says something else is
+refused.
 
 Flags:
   --dir DIR               trust folder (default $KPSSH_DIR, else "trust")
@@ -29,7 +35,8 @@ Flags:
   --valid-days N          how long it holds (default 365)
   --passphrase-file FILE  passphrase of the key files; without it
                           $KPSSH_PASSPHRASE, else you are asked
-  --out FILE              write it there and leave the folder as it is
+  --out FILE              write it there and leave the folder as it is; FILE
+                          must not be there yet
 
 Example:
     $ @kpssh keys new --no-passphrase dispatch-2.key
@@ -67,6 +74,8 @@ func rootNewCommand() *cli.Command {
 				return cli.Usagef("--sign-with is needed: at least one root key signs a new root")
 			case o.validDays < 1 || o.validDays > maxValidDays:
 				return cli.Usagef("--valid-days must be from 1 to 3650")
+			case min(o.rootThreshold, o.authorThreshold, o.dispatchThreshold) < 0:
+				return cli.Usagef("a threshold must be 1 or more")
 			}
 			return o.make(ctx, env)
 		},
@@ -83,18 +92,28 @@ func (o *rootNewOptions) make(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	signers, err := o.open(ctx, env, o.signWith)
-	if err != nil {
-		return err
-	}
-	envelope, err := signRoot(ctx, next, signers)
-	if err != nil {
-		return err
-	}
 	if o.out != "" {
-		return cli.WriteFile(o.out, envelope, 0o644)
+		return o.makeApart(ctx, env, d, set.Root, next)
 	}
-	_, err = placeRoot(env, d, set, envelope, next)
+	_, err = o.issue(ctx, env, d, set, next)
+	return err
+}
+
+// makeApart writes the successor to --out. What is there may be a root that others have signed: it is not replaced.
+func (o *rootNewOptions) makeApart(ctx context.Context, env *cli.Env, d *trustdir.Dir, current, next *signing.Root) error {
+	taken := cli.Hint(fmt.Errorf("%q exists already; nothing was changed", o.out),
+		"have it signed by another key ('%s root sign --key KEY %s'), or choose another --out", env.Prog, o.out)
+	if cli.Exists(o.out) { // before anybody is asked for a passphrase
+		return taken
+	}
+	envelope, err := o.signed(ctx, env, d, current, next, nil)
+	if err != nil {
+		return err
+	}
+	err = cli.CreateFile(o.out, envelope, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return taken
+	}
 	return err
 }
 
@@ -102,13 +121,14 @@ func (o *rootNewOptions) make(ctx context.Context, env *cli.Env) error {
 func (o *rootNewOptions) successor(env *cli.Env, current *signing.Root) (*signing.Root, error) {
 	next := nextRoot(env, current, o.validDays)
 	for _, role := range []struct {
+		name      string
 		keys      files
 		threshold int
 		of        *signing.RoleKeys
 	}{
-		{o.rootKeys, o.rootThreshold, &next.Root},
-		{o.authorKeys, o.authorThreshold, &next.Author},
-		{o.dispatchKeys, o.dispatchThreshold, &next.Dispatch},
+		{roleRoot, o.rootKeys, o.rootThreshold, &next.Root},
+		{roleAuthor, o.authorKeys, o.authorThreshold, &next.Author},
+		{roleDispatch, o.dispatchKeys, o.dispatchThreshold, &next.Dispatch},
 	} {
 		if len(role.keys) > 0 {
 			role.of.Keys = nil
@@ -122,6 +142,9 @@ func (o *rootNewOptions) successor(env *cli.Env, current *signing.Root) (*signin
 		}
 		if role.threshold > 0 {
 			role.of.Threshold = role.threshold
+		}
+		if err := checkThreshold(role.name, role.of); err != nil {
+			return nil, err
 		}
 	}
 	return next, nil
