@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -48,7 +49,8 @@ func useKubeconfig(ts *testscript.TestScript, server *httptest.Server) {
 
 // startPool is the script command "pool": an API server that has of ConfigMap kpssh-trust and Secret
 // kpssh-dispatch-key what was copied to cluster/ as kubectl would apply it, and the hosts that "hosts" made. It gives
-// nobody more of a Secret than its metadata.
+// nobody more of a Secret than its metadata. While file cluster/busy has lines, each answers one request: a status, "cut"
+// for a connection that breaks, "ok" for what else is answered.
 func startPool(ts *testscript.TestScript, _ bool, _ []string) {
 	files := map[string]string{
 		"/api/v1/namespaces/kpssh-controller/configmaps/kpssh-trust":                 "cluster/10-trust.yaml",
@@ -58,7 +60,37 @@ func startPool(ts *testscript.TestScript, _ bool, _ []string) {
 	for path, file := range files {
 		files[path] = ts.MkAbs(file)
 	}
+	var mu sync.Mutex
+	busy := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		text, err := os.ReadFile(ts.MkAbs("cluster/busy"))
+		if err != nil {
+			return "ok"
+		}
+		first, rest, _ := strings.Cut(string(text), "\n")
+		if rest == "" {
+			ts.Check(os.Remove(ts.MkAbs("cluster/busy")))
+		} else {
+			ts.Check(os.WriteFile(ts.MkAbs("cluster/busy"), []byte(rest), 0o600))
+		}
+		return first
+	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch say := busy(); say {
+		case "ok":
+		case "cut":
+			panic(http.ErrAbortHandler)
+		default:
+			code, err := strconv.Atoi(say)
+			if err != nil {
+				panic(err)
+			}
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(metav1.Status{Message: "storage is (re)initializing"})
+			return
+		}
 		text, err := os.ReadFile(files[r.URL.Path])
 		if err != nil || r.Header.Get("Authorization") != "Bearer admin" {
 			http.NotFound(w, r)

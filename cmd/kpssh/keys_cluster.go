@@ -28,7 +28,14 @@ func (r *rotator) await(ctx context.Context, missing func(published *documents.S
 	deadline := time.Now().Add(r.wait)
 	for {
 		if err := r.look(ctx); err != nil {
-			return false, err
+			if !cluster.Temporary(err) || r.pool == nil || r.dryRun || time.Now().Add(poll).After(deadline) {
+				return false, err
+			}
+			// It answered before, and whoever waits does not give up because it starts anew.
+			if err := pause(ctx, poll); err != nil {
+				return false, err
+			}
+			continue
 		}
 		published, err := truststate.Published(r.pool)
 		if err != nil {
@@ -40,13 +47,20 @@ func (r *rotator) await(ctx context.Context, missing func(published *documents.S
 		if time.Now().Add(poll).After(deadline) || r.dryRun {
 			return false, nil
 		}
-		timer := time.NewTimer(poll)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return false, ctx.Err()
+		if err := pause(ctx, poll); err != nil {
+			return false, err
 		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

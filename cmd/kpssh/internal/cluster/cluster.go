@@ -85,6 +85,9 @@ func connect(kubeconfig, kubeContext string) (*apiServer, error) {
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
 		&clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) { // whose own words advise a variable that does not help here
+		return nil, errors.New("reading the kubeconfig: none was found, or it names no cluster")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}

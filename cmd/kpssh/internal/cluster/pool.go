@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +46,7 @@ func Look(ctx context.Context, a Access) (*Pool, error) {
 	defer cancel()
 	api, err := connect(a.Kubeconfig, a.Context)
 	if err != nil {
-		return nil, err
+		return nil, cli.Hint(err, "set KUBECONFIG or --kubeconfig")
 	}
 	var hosts v1beta1.SSHHostList
 	err = api.get(ctx, "/apis/"+apis.Group+"/v1beta1/namespaces/"+a.PoolNamespace+"/sshhosts", "", maxList, &hosts)
@@ -75,7 +79,73 @@ var (
 	errForbidden = errors.New("the API server answers that you may not read it")
 )
 
+// get reads an object. What the API server can only answer in a moment it is asked again, until ctx ends.
 func (a *apiServer) get(ctx context.Context, path, accept string, limit int64, into any) error {
+	for {
+		err := a.getOnce(ctx, path, accept, limit, into)
+		var busy *busyError
+		if !errors.As(err, &busy) {
+			return err
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < busy.after {
+			return cli.Hint(err, "it went on until %s were over; try again later", timeout)
+		}
+		timer := time.NewTimer(busy.after)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// busyError is an answer that is no longer true in a moment: a kind that was applied just now is being set up (429), the
+// API server or its etcd starts anew (5xx).
+type busyError struct {
+	text  string
+	after time.Duration
+}
+
+func (e *busyError) Error() string { return e.text }
+
+// Bounds of the time between two tries.
+const (
+	retryLeast   = 200 * time.Millisecond
+	retryDefault = time.Second
+	retryMost    = 10 * time.Second
+)
+
+// retryAfter is how long the answer asks to wait.
+func retryAfter(response *http.Response) time.Duration {
+	seconds, err := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32)
+	if err != nil {
+		return retryDefault
+	}
+	return min(max(time.Duration(seconds)*time.Second, retryLeast), retryMost)
+}
+
+// answer is what the API server said beside OK.
+func answer(response *http.Response) string {
+	text := "the API server answers " + response.Status
+	var status metav1.Status
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err == nil && json.Unmarshal(body, &status) == nil && status.Message != "" {
+		text += ": " + status.Message
+	}
+	return text
+}
+
+// Temporary says whether an error may be over in a moment, for those who wait: besides what Look tries again by itself, an
+// API server that cannot be reached just now.
+func Temporary(err error) bool {
+	var busy *busyError
+	var failed *url.Error
+	var certificate *tls.CertificateVerificationError
+	return errors.As(err, &busy) || errors.As(err, &failed) && !errors.As(err, &certificate)
+}
+
+func (a *apiServer) getOnce(ctx context.Context, path, accept string, limit int64, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base.JoinPath(path).String(), nil)
 	if err != nil {
 		return err
@@ -94,8 +164,10 @@ func (a *apiServer) get(ctx context.Context, path, accept string, limit int64, i
 		return errNotFound
 	case http.StatusForbidden:
 		return errForbidden
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return &busyError{text: answer(response), after: retryAfter(response)}
 	default:
-		return fmt.Errorf("the API server answers %s", response.Status)
+		return errors.New(answer(response))
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit))
 	if err != nil {
