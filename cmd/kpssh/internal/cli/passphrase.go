@@ -24,6 +24,8 @@ const shortest = 8
 type Passphrase struct {
 	File string
 	None bool
+
+	read []byte // of File, which may be stdin: there is one of that, also for several keys
 }
 
 // Flags registers --passphrase-file, and --no-passphrase for verbs that make keys.
@@ -83,7 +85,27 @@ func (p *Passphrase) Open(env *Env, path string) ([]byte, error) {
 	return p.ask(env, fmt.Sprintf("Passphrase for %s: ", path))
 }
 
+// Wrong says of a passphrase that Open gave that it does not open ref, where it came from, and what to do: with a
+// variable that somebody forgot, nobody was asked.
+func (p *Passphrase) Wrong(env *Env, ref string) error {
+	source, hint := "", "call it again, and mind the keyboard's layout; each key file may have another passphrase"
+	switch {
+	case p.File == "-":
+		source, hint = " from standard input", "without --passphrase-file you are asked, for each key file by name"
+	case p.File != "":
+		source, hint = " from "+p.File, "without --passphrase-file you are asked, for each key file by name"
+	case env.Getenv(PassphraseVariable) != "":
+		source, hint = " from the variable "+PassphraseVariable, "unset "+PassphraseVariable+" to be asked, for each key file by name, or use --passphrase-file FILE"
+	case env.Getenv(cosignVariable) != "":
+		source, hint = " from the variable "+cosignVariable, "unset "+cosignVariable+" to be asked, for each key file by name, or use --passphrase-file FILE"
+	}
+	return Hint(fmt.Errorf("the passphrase%s does not open %q", source, ref), "%s", hint)
+}
+
 func (p *Passphrase) given(env *Env) ([]byte, error) {
+	if p.read != nil {
+		return bytes.Clone(p.read), nil
+	}
 	if p.File != "" {
 		if info, err := os.Stat(p.File); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
 			env.Warnf("%s can be read by others; chmod 600 it", p.File)
@@ -93,7 +115,8 @@ func (p *Passphrase) given(env *Env) ([]byte, error) {
 			return nil, fmt.Errorf("reading the passphrase: %w", err)
 		}
 		line, _, _ := bytes.Cut(data, []byte("\n"))
-		return append([]byte{}, bytes.TrimSuffix(line, []byte("\r"))...), nil
+		p.read = append([]byte{}, bytes.TrimSuffix(line, []byte("\r"))...)
+		return bytes.Clone(p.read), nil
 	}
 	if v := env.Getenv(PassphraseVariable); v != "" {
 		return []byte(v), nil

@@ -3,6 +3,7 @@
 package keyfile
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func Open(ctx context.Context, env *cli.Env, ref string, passphrase *cli.Passphr
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, cli.Hint(err, "if it is on its offline medium, name it there")
 	case signing.ReasonOf(err) == keys.ReasonPassphrase:
-		return nil, fmt.Errorf("the passphrase does not open %q", ref)
+		return nil, passphrase.Wrong(env, ref)
 	}
 	return signer, err
 }
@@ -66,6 +67,9 @@ func Public(env *cli.Env, text string) (signing.Key, error) {
 	data, err := env.Read(text)
 	if err != nil {
 		return signing.Key{}, err
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return signing.Key{}, fmt.Errorf("reading public key %q: it is empty", text)
 	}
 	key, err := keys.ParsePublic(data)
 	if err != nil {
