@@ -205,6 +205,9 @@ func (o *diffOptions) read(env *cli.Env, d *trustdir.Dir, set *documents.Set, na
 		path = d.AllowlistVersion(n)
 	}
 	envelope, err := env.Read(path)
+	if errors.Is(err, fs.ErrNotExist) && path != name {
+		return nil, fmt.Errorf("the folder does not keep allowlist version %s: %w", name, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,12 @@ func (r *Report) Print(w io.Writer, style Style) error {
 		p.difference(d)
 	}
 	for i := range r.Scripts {
+		s := &r.Scripts[i]
+		for c, cell := range columns(s) {
+			p.widths[c] = max(p.widths[c], len([]rune(cli.Visible(cell))))
+		}
+	}
+	for i := range r.Scripts {
 		p.script(&r.Scripts[i])
 	}
 	p.summary(r)
@@ -38,7 +44,9 @@ func (r *Report) Print(w io.Writer, style Style) error {
 type printer struct {
 	w     io.Writer
 	style Style
-	err   error
+	// widths are those of the columns that the lines about scripts begin with.
+	widths [3]int
+	err    error
 }
 
 const (
@@ -95,7 +103,7 @@ func (p *printer) script(s *Script) {
 	if !p.style.Brief {
 		p.line("", "")
 	}
-	p.line(map[string]string{Added: green, Removed: red, Changed: bold}[s.Change], "%s", title(s))
+	p.line(map[string]string{Added: green, Removed: red, Changed: bold}[s.Change], "%s", p.title(s))
 	if s.Widens != "" {
 		p.line(yellow, "!     MORE RIGHTS: %s", s.Widens)
 	}
@@ -112,20 +120,27 @@ func (p *printer) script(s *Script) {
 	}
 }
 
+func columns(s *Script) [3]string {
+	return [3]string{s.Change, s.Profile + "@" + s.Version, string(s.Phase)}
+}
+
 // title is what became of a script, on one line.
-func title(s *Script) string {
-	title := fmt.Sprintf("%s %s@%s %s", s.Change, s.Profile, s.Version, s.Phase)
+func (p *printer) title(s *Script) string {
+	title := ""
+	for c, cell := range columns(s) {
+		title += fmt.Sprintf("%-*s ", p.widths[c], cli.Visible(cell))
+	}
 	switch {
 	case s.Change == Removed:
-		title += "  " + short(s.OldDigest)
+		title += " " + short(s.OldDigest)
 	case s.OldDigest == "":
-		title += "  " + short(s.NewDigest)
+		title += " " + short(s.NewDigest)
 	case s.OldDigest == s.NewDigest && s.OldVersion != "":
-		title += fmt.Sprintf("  the script of version %s", s.OldVersion)
+		title += fmt.Sprintf(" the script of version %s", s.OldVersion)
 	case s.OldDigest == s.NewDigest:
-		title += "  same script, other parameters"
+		title += " same script, other parameters"
 	default:
-		title += fmt.Sprintf("  %s → %s", short(s.OldDigest), short(s.NewDigest))
+		title += fmt.Sprintf(" %s → %s", short(s.OldDigest), short(s.NewDigest))
 	}
 	if s.OldVersion != "" && s.OldDigest != s.NewDigest {
 		title += fmt.Sprintf(", compared with version %s", s.OldVersion)
