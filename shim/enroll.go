@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,13 +62,22 @@ func enroll(p Process, sys hostSystem, build Build, args []string) int {
 	return exitOK
 }
 
+// rootFrom says where a host gets its root of trust from.
+const rootFrom = "put the newest public/root.N.json of the trust folder there ('kpssh-shim install --root FILE'), or run 'kpssh host enroll' from where that folder is"
+
 // enrolled makes what is missing and returns the host's statement.
 func enrolled(sys hostSystem, build Build, reset bool) (*wire.Statement, error) {
 	root, err := os.ReadFile(sys.paths.root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no root of trust in %s: %s", sys.paths.root, rootFrom)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading root of trust: %w", err)
 	}
 	if err := MakeIdentity(sys.paths.state, root, reset); err != nil {
+		if signing.ReasonOf(err) != "" {
+			return nil, fmt.Errorf("root of trust in %s: %w; %s", sys.paths.root, err, rootFrom)
+		}
 		return nil, err
 	}
 	h, err := Open(Config{State: sys.paths.state, Build: build, Now: time.Now, BootID: BootID()})

@@ -607,6 +607,44 @@ func TestInstallReplacesKeys(t *testing.T) {
 }
 
 // The statement of a host, checked the way whoever enrolls it does.
+// A host that came with the package alone has no root of trust: whoever enrolls it is told where that comes from.
+func TestEnrolmentWithoutARootSaysWhereItComesFrom(t *testing.T) {
+	w := newWorld(t)
+	for name, c := range map[string]struct {
+		root string
+		want string
+	}{
+		"none":      {"", "there is no root of trust in "},
+		"an empty":  {" ", "root of trust in "},
+		"truncated": {string(w.Roots[1][:len(w.Roots[1])/2]), "root of trust in "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := makeHost(t)
+			h.complete()
+			if err := os.Remove(h.paths.root); err != nil {
+				t.Fatal(err)
+			}
+			if c.root != "" {
+				h.file(h.paths.root, c.root, 0o644)
+			}
+			_, err := enrolled(h.hostSystem, Build{Version: "v1.0.0"}, false)
+			if err == nil || !strings.HasPrefix(err.Error(), c.want+h.paths.root) {
+				t.Fatalf("error %v, want one that begins with %q and the file", err, c.want)
+			}
+			for _, way := range []string{"kpssh-shim install --root FILE", "kpssh host enroll"} {
+				if !strings.Contains(err.Error(), way) {
+					t.Errorf("%v does not name %q", err, way)
+				}
+			}
+			// With the root in place the same host enrolls: nothing of the attempt is in the way.
+			h.file(h.paths.root, string(w.Roots[1]), 0o644)
+			if _, err := enrolled(h.hostSystem, Build{Version: "v1.0.0"}, false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestStatementIsSignedByReceiptKeyAndHostKeys(t *testing.T) {
 	h := makeHost(t)
 	h.complete()

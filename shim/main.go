@@ -112,9 +112,15 @@ func buildOf(p Process) Build {
 	return b
 }
 
+const versionUsage = "usage: kpssh-shim version\n\nPrints the version and the digest of this binary.\n\nexample:\n  kpssh-shim version\n"
+
 func version(p Process, sys hostSystem, build Build, args []string) int {
 	if len(args) > 0 {
-		fmt.Fprint(p.Stdout, "usage: kpssh-shim version\n\nPrints the version and the digest of this binary.\n\nexample:\n  kpssh-shim version\n")
+		if args[0] == "-h" || args[0] == "--help" {
+			fmt.Fprint(p.Stdout, versionUsage)
+			return exitOK
+		}
+		fmt.Fprint(p.Stderr, versionUsage)
 		return exitUsage
 	}
 	digest, err := fileDigest("/proc/self/exe")
