@@ -191,6 +191,10 @@ func listedKey(env *cli.Env, root *signing.Root, role, text string) (signing.Key
 			return key, nil
 		}
 	}
+	if strings.HasPrefix(text, "sha256:") {
+		return signing.Key{}, cli.Hint(fmt.Errorf("there is no %s key whose id begins with %q", role, text),
+			"'%s root show' lists the keys of each role; an id may be cut after 12 digits, not before", env.Prog)
+	}
 	key, err := keyfile.Public(env, text)
 	if err != nil {
 		return signing.Key{}, err

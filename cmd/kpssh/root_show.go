@@ -76,6 +76,9 @@ func (o *rootShowOptions) shown(env *cli.Env, args []string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, _, err := documents.Peek(envelope); err != nil {
+		return nil, fmt.Errorf("reading %q: %w", args[0], err)
+	}
 	if _, err := signing.OpenFirstRoot(envelope); signing.ReasonOf(err) == signing.ReasonUntrusted {
 		env.Warnf("NOT VERIFIED: %v", err)
 	} else if err != nil {

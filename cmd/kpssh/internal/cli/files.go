@@ -73,7 +73,11 @@ func CreateFile(path string, data []byte, mode fs.FileMode) error {
 func writeTemp(path string, data []byte, mode fs.FileMode) (string, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".kpssh-tmp-*") // O_EXCL, 0600
 	if err != nil {
-		return "", err
+		var failed *fs.PathError
+		if errors.As(err, &failed) { // of a name that nobody knows
+			err = failed.Err
+		}
+		return "", fmt.Errorf("writing %q: %w", path, err)
 	}
 	_, err = f.Write(data)
 	if err == nil {

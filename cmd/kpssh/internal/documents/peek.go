@@ -1,7 +1,9 @@
 package documents
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,7 +13,7 @@ import (
 // Peek reads a root document for people to look at, and tells which of its root keys have signed it.
 // Nothing of it may be believed: it may miss signatures.
 func Peek(envelope []byte) (*signing.Root, []signing.Key, error) {
-	in, err := signing.Inspect(envelope)
+	in, err := inspect(envelope)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -27,7 +29,7 @@ func Peek(envelope []byte) (*signing.Root, []signing.Key, error) {
 
 // PeekAllowlist reads an allowlist for people to look at. Nothing of it may be believed: it may miss signatures.
 func PeekAllowlist(envelope []byte) (*signing.Allowlist, error) {
-	in, err := signing.Inspect(envelope)
+	in, err := inspect(envelope)
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +41,14 @@ func PeekAllowlist(envelope []byte) (*signing.Allowlist, error) {
 		return nil, err
 	}
 	return &list, nil
+}
+
+// inspect is signing.Inspect, with a word for what an interrupted copy or an empty pipe leaves.
+func inspect(envelope []byte) (*signing.Inspection, error) {
+	if len(bytes.TrimSpace(envelope)) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	return signing.Inspect(envelope)
 }
 
 // OpenUnderAny verifies an allowlist under the newest root of a chain that it holds under, for looking back: what holds
