@@ -64,3 +64,29 @@ func TestAHostThatChangedMeanwhileIsNotGivenBack(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A host without a shim cannot say itself that it is a member: given back without a debt, a release that no leave went
+// before would make it available with its kubelet on it (the design of the pool, decision 2).
+func TestAHostWithoutAShimThatIsGivenBackOwesALeave(t *testing.T) {
+	for name, tt := range map[string]struct {
+		mode v1beta1.ExecMode
+		owed bool
+	}{"Raw": {v1beta1.ExecModeRaw, true}, "Verified": {v1beta1.ExecModeVerified, false}} {
+		t.Run(name, func(t *testing.T) {
+			ref := pool.Ref{Name: "nc", UID: "uid-nc"}
+			w := newWorld(t, newHost("a", func(h *v1beta1.SSHHost) { h.Spec.ExecMode = tt.mode }))
+			_, err := w.pool.Reclaim(context.Background(), w.stored("a"), pool.Probe{}, pool.Membership{Ref: ref, Ready: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := w.stored("a")
+			if pool.Owed(got) != tt.owed || tt.owed && (got.Status.Cleanup.ClaimRef == nil || got.Status.Cleanup.ClaimRef.UID != ref.UID) {
+				t.Errorf("owes %+v", got.Status.Cleanup)
+			}
+			released, err := w.pool.Release(context.Background(), got, ref, pool.Outcome{State: v1beta1.HostPending, Reason: "Gone"})
+			if err != nil || pool.Owed(released) != tt.owed {
+				t.Errorf("released: %v, owes %+v", err, released.Status.Cleanup)
+			}
+		})
+	}
+}

@@ -21,18 +21,19 @@ type HostKeyPolicy struct {
 	firstUse     func(fingerprint string) error
 }
 
-// authority is a host CA. Its certificates count for the names; without any, for the address that is dialled.
+// authority is a host CA, and the patterns of its line that say which hosts it is for.
 type authority struct {
 	fingerprint string
-	names       []string
+	patterns    []string
 }
 
 // Pin accepts only what text names, one a line: keys, as "SHA256:…" fingerprints, known_hosts lines or public key
 // lines, and host CAs, as known_hosts lines with the marker @cert-authority.
 //
 // The host names of a key's known_hosts line are ignored, since the text belongs to one host already. Those of a CA's
-// line are the names that a certificate must be for, since a CA has many hosts: without any, or with patterns only,
-// it must be for the address that is dialled.
+// line say what a certificate must be for, since a CA has many hosts: one of its names, or, where a pattern of the line
+// matches it, the address that is dialled. As with OpenSSH, [NAME]:PORT counts on that port alone, a certificate names
+// hosts without their port, and a line that negates the host is not for it.
 func Pin(text string) (HostKeyPolicy, error) {
 	var policy HostKeyPolicy
 	for line := range strings.Lines(text) {
@@ -89,13 +90,7 @@ func parseKeyLine(line string) (ssh.PublicKey, *authority, error) {
 	case "":
 		return key, nil, nil
 	case "cert-authority":
-		ca := &authority{fingerprint: ssh.FingerprintSHA256(key)}
-		for _, name := range hosts {
-			if !strings.ContainsAny(name, "*?!|") {
-				ca.names = append(ca.names, name)
-			}
-		}
-		return key, ca, nil
+		return key, &authority{fingerprint: ssh.FingerprintSHA256(key), patterns: hosts}, nil
 	}
 	return nil, nil, fmt.Errorf("known_hosts marker @%s is not supported", marker)
 }
@@ -141,15 +136,15 @@ func (p HostKeyPolicy) check(t Target, key ssh.PublicKey) error {
 	}
 	mismatch := &HostKeyMismatch{Address: t.hostPort(), Expected: expected, Got: fingerprint}
 	if certificate, ok := key.(*ssh.Certificate); ok {
-		if mismatch.Err = p.checkCertificate(certificate, t.host()); mismatch.Err == nil {
+		if mismatch.Err = p.checkCertificate(certificate, t); mismatch.Err == nil {
 			return nil
 		}
 	}
 	return mismatch
 }
 
-// checkCertificate says why a certificate is not one of an authority for the host.
-func (p HostKeyPolicy) checkCertificate(certificate *ssh.Certificate, host string) error {
+// checkCertificate says why a certificate is not one of an authority for the target.
+func (p HostKeyPolicy) checkCertificate(certificate *ssh.Certificate, t Target) error {
 	err := fmt.Errorf("its certificate is of CA %s", ssh.FingerprintSHA256(certificate.SignatureKey))
 	for _, ca := range p.authorities {
 		if ca.fingerprint != ssh.FingerprintSHA256(certificate.SignatureKey) {
@@ -161,9 +156,9 @@ func (p HostKeyPolicy) checkCertificate(certificate *ssh.Certificate, host strin
 		case certificate.Signature.Format == ssh.KeyAlgoRSA:
 			return errors.New("its certificate is signed with SHA-1")
 		}
-		names := ca.names
+		names := ca.names(t)
 		if len(names) == 0 {
-			names = []string{host}
+			err = fmt.Errorf("the line of CA %s is not for %s: it has %q", ca.fingerprint, t.hostPort(), strings.Join(ca.patterns, ","))
 		}
 		for _, name := range names {
 			if err = (&ssh.CertChecker{}).CheckCert(name, certificate); err == nil {
@@ -172,4 +167,59 @@ func (p HostKeyPolicy) checkCertificate(certificate *ssh.Certificate, host strin
 		}
 	}
 	return err
+}
+
+// names are what a certificate for the target must name one of; none when the line is not for the target.
+func (a authority) names(t Target) (names []string) {
+	matched, negated := a.match(t.host(), t.port())
+	if negated {
+		return nil
+	}
+	if matched {
+		names = append(names, t.host())
+	}
+	for _, pattern := range a.patterns {
+		name := pattern
+		if strings.ContainsAny(pattern, "*?!|") {
+			continue
+		}
+		if end := strings.LastIndex(pattern, "]:"); strings.HasPrefix(pattern, "[") && end > 0 {
+			name = pattern[1:end]
+		}
+		if matched, negated := a.match(name, t.port()); matched && !negated {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// match matches a host with its port and, as OpenSSH does when that is not found, without. A hashed name cannot be
+// read, and stands for whatever is dialled.
+func (a authority) match(host string, port int) (matched, negated bool) {
+	forms := []string{strings.ToLower(host), fmt.Sprintf("[%s]:%d", strings.ToLower(host), port)}
+	for _, pattern := range a.patterns {
+		bare, not := strings.CutPrefix(strings.ToLower(pattern), "!")
+		if !strings.HasPrefix(bare, "|") && !slices.ContainsFunc(forms, func(form string) bool { return wildcard(bare, form) }) {
+			continue
+		}
+		matched, negated = matched || !not, negated || not
+	}
+	return matched, negated
+}
+
+// wildcard matches as known_hosts does: * and ? are all that is special, and brackets stand for themselves.
+func wildcard(pattern, s string) bool {
+	if pattern == "" {
+		return s == ""
+	}
+	if pattern[0] == '*' {
+		rest := strings.TrimLeft(pattern, "*")
+		for i := range len(s) + 1 {
+			if wildcard(rest, s[i:]) {
+				return true
+			}
+		}
+		return false
+	}
+	return s != "" && (pattern[0] == '?' || pattern[0] == s[0]) && wildcard(pattern[1:], s[1:])
 }
