@@ -84,6 +84,15 @@ func NodesOf(ctx context.Context, reader client.Reader, host *v1beta1.SSHHost) (
 	return nodes, nil
 }
 
+// NodesWithID returns the Nodes that have the provider id. There should be one; but a kubelet states its own.
+func NodesWithID(ctx context.Context, reader client.Reader, id string) ([]corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := reader.List(ctx, list, client.MatchingFields{NodeIdentityIndex: idKey(id)}); err != nil {
+		return nil, fmt.Errorf("listing nodes with provider id %q: %w", id, err)
+	}
+	return list.Items, nil
+}
+
 // Backs says whether the host backs the Node, by the rule of NodesOf.
 func Backs(host *v1beta1.SSHHost, node *corev1.Node) bool {
 	identities := map[string]bool{}

@@ -236,6 +236,10 @@ func (c *Controller) look(ctx context.Context, host *v1beta1.SSHHost) (reconcile
 		return c.park(ctx, host, probe, finding)
 	case serving:
 		return c.restore(ctx, host, probe, finding)
+	case unproven:
+		p, _ := c.observed(host, probe)
+		p.Reason, p.Message, p.Configuration = finding.reason, finding.message, true
+		return c.record(ctx, host, p)
 	default:
 		return c.guard(ctx, host, probe, finding)
 	}

@@ -30,6 +30,8 @@ const (
 	reasonDuplicateHost = "DuplicateHost"
 	// reasonLeaveOwed: something of an earlier membership is on the host, or may be.
 	reasonLeaveOwed = "LeaveOwed"
+	// reasonClaimUnproven: the host says that it serves a NodeClaim, and nothing of this cluster says so yet.
+	reasonClaimUnproven = "ClaimUnproven"
 )
 
 type verdict int
@@ -40,6 +42,7 @@ const (
 	foreign
 	zombie
 	serving
+	unproven
 )
 
 // finding is what a probe means for a host that nobody has claimed.
@@ -84,7 +87,12 @@ func (c *Controller) examine(ctx context.Context, host *v1beta1.SSHHost, probe *
 		return f, nil
 	}
 	if f.serves, err = c.serves(ctx, host, f); f.serves != nil || err != nil {
-		f.verdict = serving
+		if err == nil {
+			f.message, err = c.doubt(ctx, host, f.serves)
+		}
+		if f.verdict = serving; f.message != "" {
+			f.verdict, f.reason = unproven, reasonClaimUnproven
+		}
 		return f, err
 	}
 	return judge(host, f), nil

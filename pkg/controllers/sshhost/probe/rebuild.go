@@ -73,8 +73,7 @@ func names(nodeClaim *karpenterv1.NodeClaim, host *v1beta1.SSHHost, f finding) b
 		return false // nothing ever ran for it
 	}
 	if !host.Raw() {
-		adopted := !strings.HasPrefix(id, apis.ProviderIDPrefix)
-		return nodeClaim.UID == f.claim && (adopted || id == host.StaticProviderID())
+		return nodeClaim.UID == f.claim && (adopted(nodeClaim) || id == host.StaticProviderID())
 	}
 	for i := range f.nodes {
 		if f.nodes[i].Spec.ProviderID == id && f.nodes[i].DeletionTimestamp.IsZero() {
@@ -82,6 +81,39 @@ func names(nodeClaim *karpenterv1.NodeClaim, host *v1beta1.SSHHost, f finding) b
 		}
 	}
 	return false
+}
+
+// adopted says whether the NodeClaim has the provider id that its node brought, which tells nothing of its host.
+func adopted(nodeClaim *karpenterv1.NodeClaim) bool {
+	return !strings.HasPrefix(nodeClaim.Status.ProviderID, apis.ProviderIDPrefix)
+}
+
+// doubt says why the host is not yet believed that it serves the NodeClaim; empty when it is. The claim alone is the
+// host's own word, and a host that lies must not be given another's: that one would count as extra, and be made to leave
+// under its pods. So a Node with an adopted id has to be at the host's address. Where it is not, or nothing is known,
+// nothing is decided: leaving this host could be as wrong.
+func (c *Controller) doubt(ctx context.Context, host *v1beta1.SSHHost, nodeClaim *karpenterv1.NodeClaim) (string, error) {
+	if host.Raw() || !adopted(nodeClaim) {
+		return "", nil
+	}
+	says := fmt.Sprintf("the host says that it serves NodeClaim %s", nodeClaim.Name)
+	nodes, err := membership.NodesWithID(ctx, c.Client, nodeClaim.Status.ProviderID)
+	if err != nil {
+		return "", err
+	}
+	if len(nodes) != 1 || !nodes[0].DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("%s, and %d nodes have its provider id %q: it is given back when there is one, at the host's address; "+
+			"if there will be none, delete the NodeClaim", says, len(nodes), nodeClaim.Status.ProviderID), nil
+	}
+	switch has, known := membership.HasAddress(host, &nodes[0]); {
+	case has:
+		return "", nil
+	case !known:
+		return fmt.Sprintf("%s, and it is not known whether node %q is at its address: state the node's InternalIP as spec.nodeAddress", says, nodes[0].Name), nil
+	default:
+		return fmt.Sprintf("%s, and node %q is not at its address %s: if the host is that node, state the node's InternalIP as spec.nodeAddress; "+
+			"if it is not, the host lies, or was not left: it is left when the NodeClaim's own host is known", says, nodes[0].Name, host.AdvertisedAddress()), nil
+	}
 }
 
 // restore gives the host back to the NodeClaim that it serves. Nothing runs on it.

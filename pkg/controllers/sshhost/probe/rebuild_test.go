@@ -3,7 +3,9 @@ package probe_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +64,7 @@ func TestALostStatusIsRebuiltFromTheNodeClaimAndTheHostsOwnWord(t *testing.T) {
 		"but its NodeClaim has no provider id, and an empty one matches nothing (karpenter#2505, R43)": {
 			objects: []client.Object{controllertest.NodeClaim("pool-1", "")}, claim: ours, want: v1beta1.HostAvailable, left: 1},
 		"but another host holds the NodeClaim": {
-			objects: []client.Object{controllertest.NodeClaim("pool-1", adoptedID), controllertest.Host("host-b", "10.0.0.2", controllertest.ClaimedBy("pool-1"))},
+			objects: []client.Object{controllertest.NodeClaim("pool-1", adoptedID), node(adoptedID), controllertest.Host("host-b", "10.0.0.2", controllertest.ClaimedBy("pool-1"))},
 			claim:   ours, want: v1beta1.HostAvailable, left: 1},
 	}
 	for name, tt := range tests {
@@ -99,6 +101,103 @@ func TestALostStatusIsRebuiltFromTheNodeClaimAndTheHostsOwnWord(t *testing.T) {
 				t.Error("a host in use was probed")
 			}
 		})
+	}
+}
+
+// D8 of the trust model: what a host says of itself is not believed alone. With all statuses lost, the first host that
+// claimed an adopted NodeClaim as its own was given it, and the true one was then left as one too many, under its pods.
+func TestAHostThatLiesIsNotGivenAnothersAdoptedClaim(t *testing.T) {
+	const id = "eks-hybrid:///eu/c/mi-1"
+	claim := signing.Claim{UID: string(controllertest.Cluster) + ".uid-pool-1", Fence: 6}
+	join := &signing.RunRef{Claim: claim.UID, Phase: signing.PhaseJoin, Profile: "tls-bootstrap", Version: "1", State: signing.RunFinished, Outcome: signing.OutcomeOK}
+	f := newFixture(t, host(lost), controllertest.Host("host-b", "10.0.0.2", lost),
+		controllertest.NodeClaim("pool-1", id), controllertest.Node("pool-1", id, "10.0.0.2"))
+	liar, honest := f.machine, f.machines.Machine("host-b")
+	for _, m := range []*controllertest.Machine{liar, honest} {
+		m.Kubelet, m.Claim, m.Last = "active", claim, join
+	}
+	f.reconcile()
+	got := f.Host("host-a")
+	if ready := condition(got, "Ready"); got.Status.ClaimRef != nil || got.Status.State != v1beta1.HostPending || ready.Reason != "ClaimUnproven" || !strings.Contains(ready.Message, "10.0.0.1") {
+		t.Fatalf("the liar: %+v", got.Status)
+	}
+	if _, err := f.probe.Reconcile(t.Context(), f.Host("host-b")); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Host("host-b").Status; got.State != v1beta1.HostInUse || got.ClaimRef == nil || got.ClaimRef.UID != "uid-pool-1" {
+		t.Fatalf("the true host: %+v", got)
+	}
+	f.Clock.Step(3 * time.Minute)
+	f.reconcile()
+	if liar.Runs[signing.PhaseLeave] != 1 || len(honest.Requests) != 0 {
+		t.Errorf("the liar ran %v, the true host %v", liar.Runs, honest.Runs)
+	}
+}
+
+func TestAnAdoptedClaimIsGivenBackOnceItsNodeShowsTheHost(t *testing.T) {
+	const id = "eks-hybrid:///eu/c/mi-1"
+	node := func(name, ip string, changes ...func(*corev1.Node)) *corev1.Node {
+		return controllertest.Node(name, id, ip, changes...)
+	}
+	byName := func(h *v1beta1.SSHHost) { h.Spec.Address = "rpi-1.example" }
+	for name, tt := range map[string]struct {
+		host  *v1beta1.SSHHost
+		nodes []client.Object
+		mend  func(*fixture)
+	}{
+		"there is no node yet": {mend: func(f *fixture) { f.create(node("mi-1", "10.0.0.1")) }},
+		"the node has no address yet": {
+			nodes: []client.Object{node("mi-1", "10.0.0.1", func(n *corev1.Node) { n.Status.Addresses = nil })},
+			mend: func(f *fixture) {
+				f.remove(node("mi-1", ""))
+				f.create(node("mi-1", "10.0.0.1"))
+			}},
+		"the host is known by its name only": {
+			host: host(lost, byName), nodes: []client.Object{node("mi-1", "10.0.0.1")},
+			mend: func(f *fixture) {
+				f.edit(func(h *v1beta1.SSHHost) { h.Spec.NodeAddress, h.Generation = "10.0.0.1", h.Generation+1 })
+			}},
+		"two nodes say that they have the id": {
+			nodes: []client.Object{node("mi-1", "10.0.0.1"), node("mi-2", "10.0.0.2")},
+			mend:  func(f *fixture) { f.remove(node("mi-2", "")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.host == nil {
+				tt.host = host(lost)
+			}
+			f := newFixture(t, append(tt.nodes, tt.host, controllertest.NodeClaim("pool-1", id))...)
+			f.machine.Kubelet, f.machine.Claim = "active", signing.Claim{UID: string(controllertest.Cluster) + ".uid-pool-1", Fence: 6}
+			for range 3 {
+				f.reconcile()
+				if state, reason, text := f.ready(); state != v1beta1.HostPending || reason != "ClaimUnproven" {
+					t.Fatalf("%s, %s: %s", state, reason, text)
+				}
+				f.reconcile()
+				f.Clock.Step(3 * time.Minute)
+			}
+			if f.probes != 3 || len(f.machine.Requests) != 0 {
+				t.Errorf("%d probes in three intervals, %v ran", f.probes, f.machine.Runs)
+			}
+			tt.mend(f)
+			f.reconcile()
+			if got := f.Host("host-a").Status; got.ClaimRef == nil || got.ClaimRef.UID != "uid-pool-1" || len(f.machine.Requests) != 0 {
+				t.Errorf("%+v, %v ran", got, f.machine.Runs)
+			}
+		})
+	}
+}
+
+func (f *fixture) create(o client.Object) {
+	f.t.Helper()
+	if err := f.Client.Create(f.t.Context(), o); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *fixture) remove(o client.Object) {
+	f.t.Helper()
+	if err := f.Client.Delete(f.t.Context(), o); err != nil {
+		f.t.Fatal(err)
 	}
 }
 
