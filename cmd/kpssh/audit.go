@@ -303,5 +303,8 @@ func sayAudit(env *cli.Env, report *audit.Report) {
 	if report.PassedOver > 0 {
 		env.Progress("passed over %d lines of other logs", report.PassedOver)
 	}
+	if len(report.Runs) == 0 {
+		env.Warnf("no record of a run is in these files: nothing was checked")
+	}
 	env.Progress("%d runs: %d ok, %d unanswered, %d refused", len(report.Runs), counts[audit.OK], counts[audit.Unanswered], counts[audit.Refused])
 }

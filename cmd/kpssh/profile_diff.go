@@ -211,6 +211,9 @@ func (o *diffOptions) read(env *cli.Env, d *trustdir.Dir, set *documents.Set, na
 	if err != nil {
 		return nil, err
 	}
+	if len(bytes.TrimSpace(envelope)) == 0 {
+		return nil, fmt.Errorf("reading %q: it is empty", path)
+	}
 	envelope = inConfigMap(env, envelope)
 	list, err := signing.OpenAllowlist(envelope, set.Root)
 	if signing.ReasonOf(err) == signing.ReasonUntrusted {

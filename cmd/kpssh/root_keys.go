@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -196,6 +198,9 @@ func listedKey(env *cli.Env, root *signing.Root, role, text string) (signing.Key
 			"'%s root show' lists the keys of each role; an id may be cut after 12 digits, not before", env.Prog)
 	}
 	key, err := keyfile.Public(env, text)
+	if errors.Is(err, fs.ErrNotExist) {
+		return signing.Key{}, cli.Hint(err, "a key is named by its public half or the id that '%s root show' lists", env.Prog)
+	}
 	if err != nil {
 		return signing.Key{}, err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/cli"
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/keyfile"
-	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/trustdir"
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 )
 
@@ -93,20 +92,29 @@ func (o *rootNewOptions) make(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	if o.out != "" {
-		return o.makeApart(ctx, env, d, set.Root, next)
+		return o.makeApart(ctx, env, set.Root, next)
 	}
 	_, err = o.issue(ctx, env, d, set, next)
 	return err
 }
 
 // makeApart writes the successor to --out. What is there may be a root that others have signed: it is not replaced.
-func (o *rootNewOptions) makeApart(ctx context.Context, env *cli.Env, d *trustdir.Dir, current, next *signing.Root) error {
+func (o *rootNewOptions) makeApart(ctx context.Context, env *cli.Env, current, next *signing.Root) error {
 	taken := cli.Hint(fmt.Errorf("%q exists already; nothing was changed", o.out),
 		"have it signed by another key ('%s root sign --key KEY %s'), or choose another --out", env.Prog, o.out)
 	if cli.Exists(o.out) { // before anybody is asked for a passphrase
 		return taken
 	}
-	envelope, err := o.signed(ctx, env, d, current, next, nil)
+	signers, err := o.open(ctx, env, o.signWith)
+	if err != nil {
+		return err
+	}
+	for i, signer := range signers { // it may be to try a key that no root lists yet
+		if err := checkRootKey(env, o.signWith[i], signer.Public(), current, next); err != nil {
+			env.Warnf("%v: its signature does not count", err)
+		}
+	}
+	envelope, err := signRoot(ctx, next, signers)
 	if err != nil {
 		return err
 	}

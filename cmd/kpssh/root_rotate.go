@@ -210,6 +210,9 @@ func makeOrOpen(env *cli.Env, d *trustdir.Dir, path, algorithm string, passphras
 		pass = keys.Static(secret)
 	}
 	signer, err := keyfile.Create(path, algorithm, pass)
+	if errors.Is(err, fs.ErrNotExist) { // the offline folder is on its medium
+		return signing.Key{}, cli.Hint(err, "name a place on the new key's own medium: --new FILE")
+	}
 	if err != nil {
 		return signing.Key{}, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -166,7 +167,7 @@ func trustTable(r *truststate.Report, now time.Time) *cli.Table {
 		if h.Reason != "" {
 			waiting = strings.TrimSpace(waiting + " (" + h.Reason + ")")
 		}
-		t.Row(h.Name, h.State, versionCell(h.RootVersion), versionCell(h.AllowlistVersion), h.ShimVersion, ago(h.Seen, now), waiting, strings.Join(h.Findings, ","))
+		t.Row(h.Name, cmp.Or(h.State, "-"), versionCell(h.RootVersion), versionCell(h.AllowlistVersion), h.ShimVersion, ago(h.Seen, now), waiting, strings.Join(h.Findings, ","))
 	}
 	return t
 }

@@ -51,7 +51,7 @@ func Look(ctx context.Context, a Access) (*Pool, error) {
 	var hosts v1beta1.SSHHostList
 	err = api.get(ctx, "/apis/"+apis.Group+"/v1beta1/namespaces/"+a.PoolNamespace+"/sshhosts", "", maxList, &hosts)
 	if errors.Is(err, errNotFound) {
-		return nil, cli.Hint(errors.New("the cluster knows no SSHHosts"), "is it the right one? --context and --kubeconfig choose another")
+		return nil, cli.Hint(errors.New("the cluster knows no SSHHosts"), "its kinds are not there yet (kubectl apply -f pkg/apis/crds), or it is the wrong cluster: --context and --kubeconfig choose another")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the SSHHosts of namespace %q: %w", a.PoolNamespace, err)

@@ -77,7 +77,8 @@ func Read(d *trustdir.Dir) (*Set, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("in %s: %w", d.At("public"), err)
+		return nil, cli.Hint(fmt.Errorf("in %s: %w", d.At("public"), err),
+			"bring back what is damaged: the cluster has the documents (kubectl -n %s get configmap %s -o yaml), and allowlist.N.json is what was signed before", d.ControllerNamespace, manifest.TrustName)
 	}
 	return s, nil
 }

@@ -47,8 +47,25 @@ func Open(ctx context.Context, env *cli.Env, ref string, passphrase *cli.Passphr
 		return nil, cli.Hint(err, "if it is on its offline medium, name it there")
 	case signing.ReasonOf(err) == keys.ReasonPassphrase:
 		return nil, passphrase.Wrong(env, ref)
+	case signing.ReasonOf(err) == keys.ReasonUnsupportedKey && !keys.IsReference(ref):
+		return nil, notPrivate(env, ref, err)
 	}
 	return signer, err
+}
+
+// notPrivate says of what was given as a private key what it is instead, where that is plain.
+func notPrivate(env *cli.Env, path string, err error) error {
+	data, readErr := env.Read(path)
+	if readErr != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return fmt.Errorf("reading key %q: it is empty", path)
+	}
+	if _, publicErr := keys.ParsePublic(data); publicErr == nil {
+		return cli.Hint(fmt.Errorf("reading key %q: it is a public key, which signs nothing", path), "name its private half")
+	}
+	return err
 }
 
 // Public is the key that text means: "ALGORITHM:BASE64" itself, a file that holds a public key, or a
@@ -72,6 +89,9 @@ func Public(env *cli.Env, text string) (signing.Key, error) {
 		return signing.Key{}, fmt.Errorf("reading public key %q: it is empty", text)
 	}
 	key, err := keys.ParsePublic(data)
+	if err != nil && bytes.Contains(data, []byte("PRIVATE KEY-----")) {
+		return signing.Key{}, cli.Hint(fmt.Errorf("reading public key %q: it is a private key: %w", text, err), "name its public half: the file that ends in .pub")
+	}
 	if err != nil {
 		return signing.Key{}, fmt.Errorf("reading public key %q: %w", text, err)
 	}

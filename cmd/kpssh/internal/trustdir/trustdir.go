@@ -75,11 +75,33 @@ func Open(env *cli.Env, flag string) (*Dir, error) {
 	} else if err != nil {
 		return nil, err
 	}
+	if err := d.lostFirst(); err != nil {
+		return nil, err
+	}
 	if !d.Finished() {
 		return nil, cli.Hint(fmt.Errorf("%q holds an init that was interrupted", d.Path),
 			"run '%s init --dir %s' again; it goes on where it stopped", env.Prog, d.Path)
 	}
 	return d, nil
+}
+
+// lostFirst refuses a folder that has lost its first root. It looks like an interrupted init, which would make another
+// first root, that no host believes.
+func (d *Dir) lostFirst() error {
+	if d.Finished() {
+		return nil
+	}
+	for _, later := range []string{"root.*.json", "allowlist*.json"} {
+		found, err := filepath.Glob(d.At("public", later))
+		if err != nil {
+			return err
+		}
+		if len(found) > 0 {
+			return cli.Hint(fmt.Errorf("%q holds signed documents, and not %s, which comes before them", d.Path, d.RootDocument(1)),
+				"bring it back from a backup, or from the cluster: kubectl -n %s get configmap kpssh-trust -o yaml", d.ControllerNamespace)
+		}
+	}
+	return nil
 }
 
 func (d *Dir) readSettings() error {
@@ -124,6 +146,9 @@ func (d *Dir) begin(want Settings) (resumed bool, err error) {
 		return false, cli.Hint(fmt.Errorf("%q holds an interrupted init with other settings than these flags", d.Path),
 			"use the same flags again, or remove %s and start over", d.Path)
 	case err == nil:
+		if err := d.lostFirst(); err != nil {
+			return false, err
+		}
 		return true, d.layout()
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, err
