@@ -31,6 +31,10 @@ const (
 	// another one.
 	AnnotationReset = Group + "/reset"
 
+	// AnnotationAbandon on an SSHHost says that its machine is gone for good: the SSHHost may be deleted although its host
+	// is a member or is owed a leave. Presence counts, the value is ignored.
+	AnnotationAbandon = Group + "/abandon"
+
 	// LabelPageSize on a node is the page size of its kernel in bytes.
 	LabelPageSize = Group + "/page-size"
 

@@ -8,14 +8,16 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 
+	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/admission"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/crds"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 )
 
 func (s *Stage) applyCRDs(ctx context.Context) error {
-	docs := append(crds.Karpenter(), crds.Own()...)
+	docs := slices.Concat(crds.Karpenter(), crds.Own(), admission.Policies())
 	if err := s.Apply(ctx, string(bytes.Join(docs, []byte("\n---\n")))); err != nil {
 		return err
 	}
