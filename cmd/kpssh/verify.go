@@ -107,7 +107,7 @@ func verifyRootCommand() *cli.Command {
 				if err != nil {
 					return 0, err
 				}
-				return root.Version, o.expiry(root.Expires)
+				return root.Version, o.expiry(env, "the root", root.Expires)
 			})
 		},
 	}
@@ -197,15 +197,19 @@ func (o *verifyOptions) openAllowlist(env *cli.Env, root *signing.Root, path str
 	if list.Version < o.floor {
 		return 0, refused(signing.ReasonRollback, "allowlist version %d is below %d", list.Version, o.floor)
 	}
-	if err := o.expiry(root.Expires); err != nil {
+	if err := o.expiry(env, "the root", root.Expires); err != nil {
 		return 0, err
 	}
-	return list.Version, o.expiry(list.Expires)
+	return list.Version, o.expiry(env, "the allowlist", list.Expires)
 }
 
-func (o *verifyOptions) expiry(expires time.Time) error {
-	if o.at.IsZero() {
-		return nil
+// expiry holds what expires against --at. Without it the verdict is the same on any day, and what has expired is a warning.
+func (o *verifyOptions) expiry(env *cli.Env, what string, expires time.Time) error {
+	if !o.at.IsZero() {
+		return signing.CheckExpiry(expires, o.at)
 	}
-	return signing.CheckExpiry(expires, o.at)
+	if err := signing.CheckExpiry(expires, env.Now()); err != nil {
+		env.Warnf("%s has expired, on %s: the verdict is about its signatures, with --at TIME also about that", what, expires.UTC().Format(time.DateOnly))
+	}
+	return nil
 }
