@@ -20,9 +20,10 @@ import (
 // probeTime bounds each tool that a probe asks.
 const probeTime = 5 * time.Second
 
-// Facts describes the host. What cannot be found out is left zero.
-func Facts(now time.Time, bootID string) wire.HostFacts {
-	f := wire.HostFacts{
+// Facts describes the host. What cannot be found out is left zero; seen is false when that goes for whose node the host is.
+// root, where files of a node are looked for, is empty but in tests.
+func Facts(root string, now time.Time, bootID string) (f wire.HostFacts, seen bool) {
+	f = wire.HostFacts{
 		CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, PageSize: os.Getpagesize(),
 		MachineID: firstLine("/etc/machine-id"), BootID: bootID, OS: osName(), Clock: now.UTC(),
 		Addresses: addresses(),
@@ -34,10 +35,7 @@ func Facts(now time.Time, bootID string) wire.HostFacts {
 	}
 	memory := fields("/proc/meminfo")
 	f.MemoryBytes, f.SwapBytes = memory["MemTotal:"]<<10, memory["SwapTotal:"]<<10
-	var disk unix.Statfs_t
-	if unix.Statfs("/var/lib", &disk) == nil {
-		f.DiskFreeBytes = int64(disk.Bavail * uint64(disk.Bsize))
-	}
+	f.DiskFreeBytes = diskFree("/var/lib")
 	f.Cgroup, f.MemoryCgroup = cgroups()
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
@@ -45,8 +43,19 @@ func Facts(now time.Time, bootID string) wire.HostFacts {
 	}
 	states := unitStates("kubelet", "containerd")
 	f.KubeletState, f.ContainerdState = states["kubelet"], states["containerd"]
-	membershipFacts("", &f)
-	return f
+	return f, membershipFacts(root, &f)
+}
+
+// diskFree is nothing where a file system does not answer.
+func diskFree(path string) int64 {
+	free, _ := within(func() int64 {
+		var disk unix.Statfs_t
+		if unix.Statfs(path, &disk) != nil {
+			return 0
+		}
+		return int64(disk.Bavail * uint64(disk.Bsize))
+	})
+	return free
 }
 
 func firstLine(path string) string {

@@ -10,8 +10,8 @@ import (
 
 func TestFactsOfThisHost(t *testing.T) {
 	now := time.Now()
-	f := Facts(now, "boot")
-	if f.CPUs != runtime.NumCPU() || f.MemoryBytes < 1<<20 || f.PageSize != os.Getpagesize() || f.Arch != runtime.GOARCH ||
+	f, seen := Facts("", now, "boot")
+	if !seen || f.CPUs != runtime.NumCPU() || f.MemoryBytes < 1<<20 || f.PageSize != os.Getpagesize() || f.Arch != runtime.GOARCH ||
 		f.KernelArch == "" || f.Kernel == "" || f.Hostname == "" || f.UptimeSeconds < 1 || f.BootID != "boot" || !f.Clock.Equal(now) {
 		t.Errorf("%+v", f)
 	}

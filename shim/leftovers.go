@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// lookTime bounds the search for leftovers, and for what a host brings: a file system whose server is gone must
-	// not keep a probe from answering.
+	// lookTime bounds each search of what may be mounted, as for leftovers and for what a host brings: a file system whose
+	// server is gone must not keep a probe from answering.
 	lookTime = 3 * time.Second
 	// maxLeftovers is how many a probe names, in maxLeftover bytes each at most.
 	maxLeftovers, maxLeftover = 32, 256
@@ -88,14 +88,14 @@ func (h *Host) leftovers() []string {
 }
 
 // within gives up on a search that hangs. What hangs ends with the process.
-func within(search func() []string) (found []string, ended bool) {
-	result := make(chan []string, 1)
+func within[T any](search func() T) (found T, ended bool) {
+	result := make(chan T, 1)
 	go func() { result <- search() }()
 	select {
 	case found = <-result:
 		return found, true
 	case <-time.After(lookTime):
-		return nil, false
+		return found, false
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 	"golang.org/x/sys/unix"
@@ -33,8 +34,20 @@ const (
 	maxKubeconfig = 64 << 10
 )
 
-// membershipFacts finds what tells whose node a host is, and what keeps it from being one. root is empty but in tests.
-func membershipFacts(root string, f *wire.HostFacts) {
+// membershipFacts finds what tells whose node a host is, and what keeps it from being one, and says whether it could
+// look. root is empty but in tests. Any of these paths may be on a file system that does not answer.
+func membershipFacts(root string, f *wire.HostFacts) (seen bool) {
+	found, seen := within(func() wire.HostFacts { return configured(root) })
+	f.ControlPlane, f.Servers, f.UserlandArch, f.KubeletTolerates = found.ControlPlane, found.Servers, found.UserlandArch, found.KubeletTolerates
+	f.NoExec = noExecs(root)
+	if f.Cgroup != "v2" { // all that its version is asked for
+		f.KubeletVersion, _ = within(func() string { return kubeletVersion(root) })
+	}
+	return seen
+}
+
+// configured is what the host's files say.
+func configured(root string) (f wire.HostFacts) {
 	f.ControlPlane = slices.ContainsFunc(controlPlaneTraces, func(pattern string) bool {
 		found, _ := filepath.Glob(root + pattern)
 		return len(found) > 0
@@ -50,15 +63,32 @@ func membershipFacts(root string, f *wire.HostFacts) {
 			break
 		}
 	}
+	f.KubeletTolerates = tolerated(root)
+	return f
+}
+
+// noExecs are those of the directories that no program can be run in: one that does not answer is one of them. They are
+// asked at once, as several may hang.
+func noExecs(root string) []string {
+	answers := make(chan string, len(execDirs))
 	for _, dir := range execDirs {
-		if noExec(root + dir) {
-			f.NoExec = append(f.NoExec, dir)
+		go func() {
+			if noExec(root + dir) {
+				dir = ""
+			}
+			answers <- dir
+		}()
+	}
+	left, late := slices.Clone(execDirs), time.After(lookTime)
+	for range execDirs {
+		select {
+		case good := <-answers:
+			left = slices.DeleteFunc(left, func(dir string) bool { return dir == good })
+		case <-late:
+			return left
 		}
 	}
-	f.KubeletTolerates = tolerated(root)
-	if f.Cgroup != "v2" { // all that its version is asked for
-		f.KubeletVersion = kubeletVersion(root)
-	}
+	return left
 }
 
 // tolerated is what drop-ins of a kubelet's configuration that the host brings, or the file that kubeadm writes, allow.

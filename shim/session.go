@@ -119,8 +119,10 @@ func (s *session) next() (wire.Type, []byte, error) {
 }
 
 func (s *session) facts() error {
-	facts := Facts(s.host.cfg.Now(), s.host.cfg.BootID)
-	facts.Leftovers = s.host.leftovers()
+	facts, seen := Facts(s.host.cfg.root, s.host.cfg.Now(), s.host.cfg.BootID)
+	if facts.Leftovers = s.host.leftovers(); !seen && facts.Leftovers != nil {
+		facts.Leftovers = []string{unseen} // nobody knows that it is no other cluster's
+	}
 	data, err := json.Marshal(facts)
 	if err != nil {
 		return fmt.Errorf("encoding facts: %w", err)

@@ -157,7 +157,7 @@ func noExec(in Input) string {
 	if len(in.Facts.NoExec) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("programs cannot be run from %s, whose file system is mounted noexec: mount it without", strings.Join(in.Facts.NoExec, ", "))
+	return fmt.Sprintf("programs cannot be run from %s, whose file system is mounted noexec, or does not answer: mount it without, or mend its server", strings.Join(in.Facts.NoExec, ", "))
 }
 
 func diskLow(in Input) string {

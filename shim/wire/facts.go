@@ -37,7 +37,8 @@ type HostFacts struct {
 	ControlPlane bool `json:"controlPlane"`
 	// Servers are the API servers, as HOST:PORT, that the host has credentials of a kubelet for.
 	Servers []string `json:"servers,omitempty"`
-	// NoExec are those of the directories that a node's programs run from whose file system does not let them.
+	// NoExec are those of the directories that a node's programs run from whose file system does not let them, or does
+	// not answer.
 	NoExec []string `json:"noExec,omitempty"`
 	// Leftovers is what is there of a membership that is over, each as "kind:detail", a kind being one of
 	// [LeftoverKinds]; empty when there is nothing, nil when nobody looked, as while the host is claimed.
