@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	keepHead = 4 << 10
-	keepTail = 12 << 10
+	// Together below maxOutput, which cuts at the front: what was left out is said between them.
+	keepHead = 2 << 10
+	keepTail = 5 << 10
 	// maxOutput bounds Result.Output and Error.Output.
 	maxOutput = 8 << 10
 )
