@@ -61,17 +61,19 @@ func cryptoConfig() ssh.Config {
 }
 
 // modernSigner keeps an RSA key from signing with SHA-1, which OpenSSH refuses since 8.8 and which
-// x/crypto falls back to when a server names no algorithms.
-func modernSigner(signer ssh.Signer) (ssh.Signer, error) {
-	if bareKey(signer.PublicKey()).Type() != ssh.KeyAlgoRSA {
+// x/crypto falls back to when a server names no algorithms. An RSA key signs with these algorithms.
+func modernSigner(signer ssh.Signer, algorithms ...string) (ssh.Signer, error) {
+	if !isRSA(signer) {
 		return signer, nil
 	}
 	algorithmSigner, ok := signer.(ssh.AlgorithmSigner)
 	if !ok {
 		return nil, errors.New("this RSA key can only sign with SHA-1")
 	}
-	return ssh.NewSignerWithAlgorithms(algorithmSigner, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256})
+	return ssh.NewSignerWithAlgorithms(algorithmSigner, algorithms)
 }
+
+func isRSA(signer ssh.Signer) bool { return bareKey(signer.PublicKey()).Type() == ssh.KeyAlgoRSA }
 
 // strictKexServer is what a server lists that takes part in strict key exchange.
 const strictKexServer = "kex-strict-s-v00@openssh.com"

@@ -124,9 +124,21 @@ func (h *handshake) run(ctx context.Context, open opener, onClose func()) (*Conn
 }
 
 func (h *handshake) config() (*ssh.ClientConfig, error) {
-	signers := make([]ssh.Signer, 0, len(h.target.Keys))
+	signers := make([]ssh.Signer, 0, MaxKeys)
 	for _, key := range h.target.Keys {
-		modern, err := modernSigner(key)
+		modern, err := modernSigner(key, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256)
+		if err != nil {
+			return nil, err
+		}
+		signers = append(signers, recordUse(modern, &h.usedKey))
+	}
+	// OpenSSH announces all that it was built with, whatever PubkeyAcceptedAlgorithms says, so that the first choice may
+	// be one that it refuses. As far as its patience goes, RSA keys are tried with the other hash too.
+	for _, key := range h.target.Keys {
+		if !isRSA(key) || len(signers) == MaxKeys {
+			continue
+		}
+		modern, err := modernSigner(key, ssh.KeyAlgoRSASHA256)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,9 @@ const (
 	authPenalty = 5 * time.Second
 	minPenalty  = 15 * time.Second
 	maxPenalty  = 10 * time.Minute
+	// firstBan is how long the first ban is: failed logins add up to minPenalty without one, and the next begins it. sshd
+	// counts whole seconds.
+	firstBan = minPenalty + authPenalty + time.Second
 )
 
 const (
@@ -141,7 +144,7 @@ func (p *Pool) remember(at *place, err error) {
 	case errors.Is(err, errPenalty):
 		p.stats.Throttled++
 		if !now.Before(at.banned) { // others that were under way tell the same ban
-			at.banned = now.Add(min(minPenalty<<min(at.bans, 10), maxPenalty))
+			at.banned = now.Add(min(firstBan<<min(at.bans, 10), maxPenalty))
 			at.bans++
 		}
 	case errors.Is(err, errMaxStartups) || isHangUp(err):

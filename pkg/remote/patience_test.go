@@ -39,7 +39,8 @@ func TestR15AnSSHDThatKeepsUsOutIsLeftAlone(t *testing.T) {
 	if again := refused("b"); !again.Equal(first) || server.Connections() != 1 {
 		t.Errorf("until %v and then %v, %d connections", first, again, server.Connections())
 	}
-	if first.Sub(at) < 15*time.Second {
+	// The fourth failed login, of 5 s each, is the first above 15 s; OpenSSH 10.0 was seen to ban for those 20 s.
+	if first.Sub(at) < 20*time.Second {
 		t.Errorf("comes back after %v", first.Sub(at))
 	}
 	passed.Store(int64(first.Sub(at)))
