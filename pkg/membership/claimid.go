@@ -52,3 +52,8 @@ func (c Cluster) Owner(claim string) (uid types.UID, ours bool) {
 		return types.UID(uidOf), true
 	}
 }
+
+// Marks says whether a claim names this cluster. Owner takes more for ours: claims that name none.
+func (c Cluster) Marks(claim string) bool {
+	return c != "" && strings.HasPrefix(claim, string(c)+claimSeparator)
+}

@@ -124,6 +124,7 @@ func (p *Pool) BeginLeaving(ctx context.Context, host *v1beta1.SSHHost, message 
 		if err := p.move(h, v1beta1.HostLeaving, v1beta1.ReasonLeaving, message); err != nil {
 			return err
 		}
+		p.overtake(h)
 		h.Status.Fence++
 		if h.Status.Cleanup != nil {
 			h.Status.Cleanup.Attempts++
@@ -139,6 +140,7 @@ func (p *Pool) EndLeaving(ctx context.Context, host *v1beta1.SSHHost, out Outcom
 		return nil, &EdgeError{Host: host.Name, From: host.Status.State, To: out.State}
 	}
 	return p.swap(ctx, host, func(h *v1beta1.SSHHost) error {
+		p.overtake(h)
 		observeMachine(h, out.Machine)
 		return p.end(h, out)
 	})

@@ -91,6 +91,13 @@ func (p *Pool) EndPreparation(ctx context.Context, begun *v1beta1.SSHHost, out P
 	})
 }
 
+// overtake ends a preparation that a leave has come before: it takes away what install was making.
+func (p *Pool) overtake(h *v1beta1.SSHHost) {
+	if marker := Preparing(h); marker != "" {
+		p.setCondition(h, v1beta1.ConditionPreparing, metav1.ConditionFalse, v1beta1.ReasonLeaving, marker+" was not installed to the end: the host is left")
+	}
+}
+
 // whilePreparing writes change while nothing has happened to the host since begun but what a preparation allows for: a
 // probe, a change of its spec, and one claim under which nothing was installed yet. On a conflict it tries again on a
 // fresh read.

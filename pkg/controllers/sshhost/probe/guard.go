@@ -55,8 +55,10 @@ type finding struct {
 	nodes   []corev1.Node
 	// serves is the living NodeClaim that a host is a member for, although its status does not say so.
 	serves *karpenterv1.NodeClaim
-	// leftovers is what else there is of a membership, by the host's own word.
+	// leftovers is what else there is of a membership, by the host's own word, and marked whether its last run was for this
+	// cluster, by the same.
 	leftovers []string
+	marked    bool
 }
 
 // examine decides whether a membership is left on the host, and whose.
@@ -68,6 +70,7 @@ func (c *Controller) examine(ctx context.Context, host *v1beta1.SSHHost, probe *
 	f := finding{kubelet: runs(probe.Facts.KubeletState), nodes: nodes, leftovers: probe.Facts.Leftovers}
 	if probe.Hello != nil {
 		f.claim, _ = c.Cluster.Owner(probe.Hello.Claim.UID)
+		f.marked = probe.Hello.LastRun != nil && c.Cluster.Marks(probe.Hello.LastRun.Claim)
 	}
 	if why, err := c.foreignMember(ctx, host, probe, f); why != "" || err != nil {
 		return foreigner(f, why), err
@@ -106,11 +109,12 @@ func running(probe *dispatch.Probe) *signing.RunRef {
 	return probe.Hello.LastRun
 }
 
-// judge decides whose a membership is: ours by the host's own word, by the debt or the marker on record, or
-// by a Node of this cluster.
+// judge decides whose a membership is: ours by the host's own word, by the debt or the marker on record, by a Node of
+// this cluster, or because it is being left already. Where all that is lost, what is left on a host is still of the
+// cluster that its last run was for; a kubelet that runs there without a claim may be anybody's.
 func judge(host *v1beta1.SSHHost, f finding) finding {
 	owed := f.claim != "" || pool.Owed(host)
-	ours := owed || len(f.nodes) > 0 || host.Status.InstalledProfile != ""
+	ours := owed || len(f.nodes) > 0 || host.Status.InstalledProfile != "" || host.Status.State == v1beta1.HostLeaving
 	switch {
 	case f.kubelet && !ours:
 		f.verdict, f.reason = foreign, v1beta1.ReasonForeignKubelet
@@ -118,7 +122,7 @@ func judge(host *v1beta1.SSHHost, f finding) finding {
 	case f.kubelet || owed:
 		f.verdict, f.reason = zombie, reasonLeaveOwed
 		f.message = describe(f)
-	case len(f.leftovers) > 0 && ours:
+	case len(f.leftovers) > 0 && (ours || f.marked):
 		f.verdict, f.reason = zombie, v1beta1.ReasonNotClean
 		f.message = "the unclaimed host has " + strings.Join(f.leftovers, ", ")
 		f.nodes = remains(host, f.nodes)
@@ -269,16 +273,23 @@ func (c *Controller) leaveFailed(ctx context.Context, host *v1beta1.SSHHost, err
 }
 
 // unleft is what becomes of a host on which leave did not end well. That it was out of reach is not held against it.
-// What a leave left undone a host with the shim says itself; for another one it is put on record.
+// What a leave left undone a host with the shim says itself, if it is known for ours; for another one it is put on record.
 func unleft(host *v1beta1.SSHHost, failure *membership.Failure) pool.Outcome {
 	out := pool.Outcome{State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonZombieFailed, Message: failure.Error()}
-	if host.Raw() {
-		out.Leave = pool.LeaveOwed
-	}
+	out.Leave = owes(host)
 	if failure.Kind == membership.HostFault {
 		out.Failure = out.Reason
 	}
 	return out
+}
+
+// owes is what a leave that did not clean the host is on record as. The leave took the claim away, and was the last run:
+// without a debt a host whose status was lost would not be known for ours any more.
+func owes(host *v1beta1.SSHHost) pool.Leave {
+	if host.Raw() || host.Status.InstalledProfile == "" {
+		return pool.LeaveOwed
+	}
+	return pool.LeaveUnknown
 }
 
 // verify believes what the host says now, and not the exit status of its leave.

@@ -44,7 +44,7 @@ func (c *Controller) notClean(ctx context.Context, host *v1beta1.SSHHost, probe 
 	c.warn(host, v1beta1.EventNotClean, message)
 	c.Metrics.Zombie(membership.ZombieNotClean)
 	_, err := c.Hosts.EndLeaving(ctx, host, pool.Outcome{
-		State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonNotClean, Message: message, Failure: v1beta1.ReasonNotClean,
+		State: v1beta1.HostUnhealthy, Reason: v1beta1.ReasonNotClean, Message: message, Failure: v1beta1.ReasonNotClean, Leave: owes(host),
 		Conditions: cleanConditions(probe),
 	})
 	if err != nil {

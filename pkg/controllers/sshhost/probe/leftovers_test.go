@@ -11,6 +11,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/controllers/controllertest"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/dispatch"
+	"github.com/kpssh/karpenter-provider-ssh/pkg/pool"
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 )
 
@@ -130,5 +131,82 @@ func TestWhatAHostBroughtIsNotLeft(t *testing.T) {
 	f.reconcile()
 	if got := f.Host("host-a"); got.Status.State != v1beta1.HostAvailable || condition(got, v1beta1.ConditionClean).Status != metav1.ConditionTrue {
 		t.Errorf("taken away: %+v", got.Status)
+	}
+}
+
+// The design of the pool, decision 4: the marker on the host names its cluster. A reviewer found that a host that was left
+// well, whose status was then lost and on which something is left, was parked for good as not ours.
+func TestAHostWithALostStatusIsLeftAgainWhenItsLastRunWasForThisCluster(t *testing.T) {
+	own := string(controllertest.Cluster) + ".uid-pool-1"
+	for name, tt := range map[string]struct {
+		last    *signing.RunRef
+		kubelet string
+		left    bool
+	}{
+		"a leave of ours":                {&signing.RunRef{Claim: own, Phase: signing.PhaseLeave}, "inactive", true},
+		"a join of ours":                 {&signing.RunRef{Claim: own, Phase: signing.PhaseJoin}, "inactive", true},
+		"of another cluster":             {&signing.RunRef{Claim: "other.uid-pool-1", Phase: signing.PhaseLeave}, "inactive", false},
+		"of nobody knows which cluster":  {&signing.RunRef{Claim: "uid-pool-1", Phase: signing.PhaseLeave}, "inactive", false},
+		"nothing ever ran":               {nil, "inactive", false},
+		"ours, but a kubelet runs there": {&signing.RunRef{Claim: own, Phase: signing.PhaseLeave}, "active", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, host(lost))
+			if f.machine.Last, f.machine.Kubelet = tt.last, tt.kubelet; tt.last != nil {
+				f.machine.Last.State, f.machine.Last.Outcome = signing.RunFinished, signing.OutcomeOK
+			}
+			f.machine.Answer.Facts.Leftovers = []string{mount}
+			// It takes three: the first that cleans nothing is the last run then, and for no claim; and the operator resets the host.
+			for range 2 {
+				f.reconcile()
+				f.edit(func(h *v1beta1.SSHHost) { h.Generation++ })
+			}
+			f.machine.Do = func(dispatch.Request) *dispatch.Error {
+				f.machine.Answer.Facts.Leftovers = []string{}
+				return nil
+			}
+			f.reconcile()
+			state, reason, text := f.ready()
+			if !tt.left {
+				if state != v1beta1.HostUnhealthy || len(f.machine.Requests) != 0 {
+					t.Errorf("%s, %s: %s; %v ran", state, reason, text, f.machine.Runs)
+				}
+				return
+			}
+			if state != v1beta1.HostAvailable || f.machine.Runs[signing.PhaseLeave] != 3 || pool.Owed(f.Host("host-a")) {
+				t.Errorf("%s, %s: %s; %v ran", state, reason, text, f.machine.Runs)
+			}
+		})
+	}
+}
+
+// The controller dies between the leave and its verification: by then nothing on the host says that it is ours.
+func TestAHostThatIsBeingLeftStaysOurs(t *testing.T) {
+	f := newFixture(t, host(lost, controllertest.InState(v1beta1.HostLeaving)))
+	f.machine.Kubelet, f.machine.Last = "inactive", &signing.RunRef{Phase: signing.PhaseLeave, State: signing.RunFinished, Outcome: signing.OutcomeOK}
+	f.machine.Answer.Facts.Leftovers = []string{mount}
+	f.machine.Do = func(dispatch.Request) *dispatch.Error {
+		f.machine.Answer.Facts.Leftovers = []string{}
+		return nil
+	}
+	f.reconcile()
+	if state, reason, text := f.ready(); state != v1beta1.HostAvailable || f.machine.Runs[signing.PhaseLeave] != 1 {
+		t.Errorf("%s, %s: %s; %v ran", state, reason, text, f.machine.Runs)
+	}
+}
+
+// Condition Preparing stayed True on a host that was left meanwhile, which only classes with the same profile claim then.
+func TestALeaveEndsAPreparation(t *testing.T) {
+	f := newFixture(t, host())
+	if _, err := f.Pool.BeginPreparation(t.Context(), f.Host("host-a"), "tls-bootstrap@1"); err != nil {
+		t.Fatal(err)
+	}
+	f.machine.Claim = signing.Claim{UID: string(controllertest.Cluster) + ".prepare", Fence: f.Host("host-a").Status.Fence}
+	f.Clock.Step(3 * time.Minute)
+	f.reconcile()
+	got := f.Host("host-a")
+	if preparing := condition(got, v1beta1.ConditionPreparing); got.Status.State != v1beta1.HostAvailable || f.machine.Runs[signing.PhaseLeave] != 1 ||
+		preparing.Status != metav1.ConditionFalse || !strings.Contains(preparing.Message, "tls-bootstrap@1") {
+		t.Errorf("state %q, %v ran, %+v", got.Status.State, f.machine.Runs, preparing)
 	}
 }
