@@ -217,8 +217,9 @@ mv -f "$new"/* "$dir/"
 rm -rf -- "$dir"/new.*
 
 systemctl --no-reload enable containerd kubelet
+# Memberships in quick succession are starts in quick succession, which systemd refuses from the sixth in 10 s on.
+systemctl reset-failed containerd kubelet 2>/dev/null || true
 systemctl start containerd
-systemctl reset-failed kubelet 2>/dev/null || true
 systemctl start kubelet
 
 say "waiting for kubelet"
