@@ -57,7 +57,7 @@ func newRealWorld(t *testing.T, names ...string) *realWorld {
 		t.Fatal(err)
 	}
 	w := &realWorld{config: api.RESTConfig(), world: &world{
-		t: t, trust: dispatchtest.NewWorld(t), hosts: map[string]*machine{}, Env: controllertest.Over(t, c),
+		t: t, trust: dispatchtest.NewWorld(t), hosts: map[string]*machine{}, now: time.Now, Env: controllertest.Over(t, c),
 	}}
 	w.allow()
 	objects := []client.Object{

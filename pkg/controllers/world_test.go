@@ -52,6 +52,8 @@ type world struct {
 	hosts map[string]*machine
 	// crash, when set, is told of every step outside of core, and may panic in it.
 	crash func(step string)
+	// now is what the hosts' clocks show.
+	now func() time.Time
 }
 
 // machine is a host and the kubelet on it.
@@ -70,6 +72,7 @@ type crashed struct{ step string }
 func newWorld(t *testing.T, names ...string) *world {
 	t.Helper()
 	w := &world{t: t, trust: dispatchtest.NewWorld(t), hosts: map[string]*machine{}}
+	w.now = func() time.Time { return w.Clock.Now() }
 	objects := []client.Object{controllertest.Class(), controllertest.Profile(), controllertest.ClusterInfo(t)}
 	for i, name := range names {
 		address := fmt.Sprintf("10.0.0.%d", i+1)
@@ -106,7 +109,7 @@ func (w *world) newMachine(name string) *machine {
 	m := &machine{Host: w.trust.NewHost(name), exits: map[signing.Phase]int{}}
 	m.Behave(func(b *dispatchtest.Behaviour) {
 		b.Facts = func() wire.HostFacts {
-			facts := wire.HostFacts{CPUs: 4, MemoryBytes: 8 << 30, Arch: "amd64", KubeletState: "inactive", Clock: w.Clock.Now()}
+			facts := wire.HostFacts{CPUs: 4, MemoryBytes: 8 << 30, Arch: "amd64", KubeletState: "inactive", Clock: w.now()}
 			if m.running() {
 				facts.KubeletState = "active"
 			}

@@ -93,7 +93,7 @@ func (r *real) grow(to int) {
 func (r *real) make(name string) error {
 	host := newHost(name)
 	host.UID, host.Spec.SSHKeySecretRef.Name = "", "ssh"
-	host.Spec.Shim = &v1beta1.ShimIdentity{HostID: "0123456789abcdef", ReceiptKey: "ed25519:MCowBQYDK2VwAyEA" + strings.Repeat("A", 43) + "="}
+	host.Spec.Shim = &v1beta1.ShimIdentity{HostID: "0123456789abcdef-" + name, ReceiptKey: "ed25519:MCowBQYDK2VwAyEA" + strings.Repeat("A", 43) + "="}
 	status := host.Status
 	if err := r.client.Create(r.t.Context(), host); err != nil {
 		return err
