@@ -28,8 +28,8 @@ func commands() *cli.Command {
 				},
 			},
 			{
-				Name: "host", Short: "bring hosts into the pool", Usage: hostUsage,
-				Sub: []*cli.Command{hostEnrollCommand()},
+				Name: "host", Short: "bring hosts into the pool, list them, take them out of use", Usage: hostUsage,
+				Sub: []*cli.Command{hostEnrollCommand(), hostListCommand(), hostDrainCommand(), hostUndrainCommand(), hostResetCommand()},
 			},
 			{
 				Name: "root", Short: "make, sign and show root documents", Usage: rootUsage,
