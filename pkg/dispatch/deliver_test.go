@@ -32,7 +32,8 @@ func TestAProbeBringsTheDocumentsThatTheHostLacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if probe.Behind != nil || probe.Hello.Root.Version != newest.Root || probe.Hello.Allowlist.Version != newest.Allowlist || probe.Facts.CPUs != 4 {
+		if probe.Behind != nil || probe.Hello.Root.Version != newest.Root || probe.Hello.Allowlist.Version != newest.Allowlist ||
+			probe.Hello.Root.Digest != newest.RootDigest || probe.Hello.Allowlist.Digest != newest.AllowlistDigest || probe.Facts.CPUs != 4 {
 			t.Errorf("hello says root %d, allowlist %d, newest are %+v; behind: %v", probe.Hello.Root.Version, probe.Hello.Allowlist.Version, newest, probe.Behind)
 		}
 	}

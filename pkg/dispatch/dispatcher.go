@@ -138,7 +138,8 @@ func (d *Dispatcher) Newest() (Versions, error) {
 		return Versions{}, err
 	}
 	return Versions{
-		Root: docs.root.Version, Allowlist: docs.list.Version, RootExpires: docs.root.Expires, AllowlistExpires: docs.list.Expires,
+		Root: docs.root.Version, Allowlist: docs.list.Version, RootDigest: docs.refs[docs.root.Version], AllowlistDigest: docs.listRef,
+		RootExpires: docs.root.Expires, AllowlistExpires: docs.list.Expires,
 	}, nil
 }
 

@@ -89,10 +89,17 @@ type Probe struct {
 	Duration           time.Duration
 }
 
-// Versions are those of the signed documents, with the time until which each holds.
+// Versions are those of the signed documents, with their digests, since two documents may have one version, and the time
+// until which each holds.
 type Versions struct {
 	Root, Allowlist               int64
+	RootDigest, AllowlistDigest   string
 	RootExpires, AllowlistExpires time.Time
+}
+
+// Same says whether both are of the same documents.
+func (v Versions) Same(other Versions) bool {
+	return v.Root == other.Root && v.Allowlist == other.Allowlist && v.RootDigest == other.RootDigest && v.AllowlistDigest == other.AllowlistDigest
 }
 
 // Trust hands out the signed documents, from wherever they are kept. It is asked for every request,

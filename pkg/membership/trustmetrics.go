@@ -55,11 +55,11 @@ func (c *TrustCollector) Collect(out chan<- prometheus.Metric) {
 		if host.Raw() {
 			return
 		}
-		has := host.Status.Trust
-		if has == nil || has.RootVersion < newest.Root {
+		noRoot, noAllowlist := Lacks(host.Status.Trust, newest)
+		if noRoot {
 			root++
 		}
-		if has == nil || has.AllowlistVersion != newest.Allowlist {
+		if noAllowlist {
 			allowlist++
 		}
 	})
@@ -72,4 +72,14 @@ func (c *TrustCollector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.expires, float64(newest.AllowlistExpires.Unix()), "allowlist")
 	gauge(c.behind, float64(root), "root")
 	gauge(c.behind, float64(allowlist), "allowlist")
+}
+
+// Lacks says which of the newest documents a host does not have by its last word; nil is none. A root that is newer than
+// ours is not lacking.
+func Lacks(has *v1beta1.HostTrust, newest dispatch.Versions) (root, allowlist bool) {
+	if has == nil {
+		return true, true
+	}
+	return has.RootVersion < newest.Root || has.RootVersion == newest.Root && has.RootDigest != newest.RootDigest,
+		has.AllowlistVersion != newest.Allowlist || has.AllowlistDigest != newest.AllowlistDigest
 }

@@ -23,21 +23,23 @@ func (s some) Range(see func(*v1beta1.SSHHost)) {
 
 func believes(root, allowlist int64) *v1beta1.SSHHost {
 	h := &v1beta1.SSHHost{}
-	h.Status.Trust = &v1beta1.HostTrust{RootVersion: root, AllowlistVersion: allowlist}
+	h.Status.Trust = &v1beta1.HostTrust{RootVersion: root, RootDigest: "sha256:root", AllowlistVersion: allowlist, AllowlistDigest: "sha256:list"}
 	return h
 }
 
 func TestDocumentsThatDoNotReachHostsAreCounted(t *testing.T) {
 	raw := &v1beta1.SSHHost{}
 	raw.Spec.ExecMode = v1beta1.ExecModeRaw
-	hosts := some{believes(3, 5), believes(2, 5), believes(3, 4), {}, raw}
-	newest := dispatch.Versions{Root: 3, Allowlist: 5, RootExpires: time.Unix(2000, 0), AllowlistExpires: time.Unix(1000, 0)}
+	other := believes(3, 5)
+	other.Status.Trust.AllowlistDigest = "sha256:another of that version"
+	hosts := some{believes(3, 5), believes(2, 5), believes(3, 4), other, {}, raw}
+	newest := dispatch.Versions{Root: 3, Allowlist: 5, RootDigest: "sha256:root", AllowlistDigest: "sha256:list", RootExpires: time.Unix(2000, 0), AllowlistExpires: time.Unix(1000, 0)}
 	var missing error
 	c := membership.NewTrustCollector(hosts, func() (dispatch.Versions, error) { return newest, missing })
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
 	want := map[string]float64{
-		"kpssh_pool_hosts_behind allowlist": 2, "kpssh_pool_hosts_behind root": 2,
+		"kpssh_pool_hosts_behind allowlist": 3, "kpssh_pool_hosts_behind root": 2,
 		"kpssh_trust_expires_timestamp_seconds allowlist": 1000, "kpssh_trust_expires_timestamp_seconds root": 2000,
 		"kpssh_trust_version allowlist": 5, "kpssh_trust_version root": 3,
 	}

@@ -202,8 +202,8 @@ func (m *Machines) Probe(_ context.Context, host dispatch.Host) (*dispatch.Probe
 		}
 		probe.Hello = &signing.Hello{
 			Claim: machine.Claim, LastRun: machine.Last, ShimVersion: "v1.0.0",
-			Root:      signing.DocumentRef{Version: machine.Trust.Root, Digest: "sha256:root"},
-			Allowlist: signing.DocumentRef{Version: machine.Trust.Allowlist, Digest: "sha256:list"},
+			Root:      signing.DocumentRef{Version: machine.Trust.Root, Digest: machine.Trust.RootDigest},
+			Allowlist: signing.DocumentRef{Version: machine.Trust.Allowlist, Digest: machine.Trust.AllowlistDigest},
 		}
 	}
 	return &probe, nil

@@ -43,7 +43,8 @@ func inUse(host *v1beta1.SSHHost) bool {
 		host.DeletionTimestamp.IsZero() && !pool.HasCondition(host, v1beta1.ConditionLeaveRequested)
 }
 
-// behind says whether there are newer documents than the host has by its last word, and which.
+// behind says whether the host has other documents by its last word than it should have, and which it should. One with
+// the version and another content counts: nobody but the host can tell that it will not take ours.
 func (c *Controller) behind(host *v1beta1.SSHHost) (dispatch.Versions, bool) {
 	if host.Raw() {
 		return dispatch.Versions{}, false
@@ -52,15 +53,10 @@ func (c *Controller) behind(host *v1beta1.SSHHost) (dispatch.Versions, bool) {
 	if err != nil {
 		return dispatch.Versions{}, false // the node classes say so
 	}
-	has := host.Status.Trust
-	switch {
-	case has == nil:
-		return newest, true
-	case has.RootVersion == newest.Root:
-		return newest, has.AllowlistVersion != newest.Allowlist
-	default:
-		return newest, has.RootVersion < newest.Root
-	}
+	root, allowlist := membership.Lacks(host.Status.Trust, newest)
+	// A host that is ahead takes no list before its root is published.
+	ahead := host.Status.Trust != nil && host.Status.Trust.RootVersion > newest.Root
+	return newest, root || allowlist && !ahead
 }
 
 // untold says whether the host is behind on documents that this process has not tried to bring it yet.
@@ -70,7 +66,7 @@ func (c *Controller) untold(host *v1beta1.SSHHost) bool {
 		return false
 	}
 	last, known := c.lastContact(host)
-	return !known || last.newest.Root != newest.Root || last.newest.Allowlist != newest.Allowlist
+	return !known || !last.newest.Same(newest)
 }
 
 func (c *Controller) lastContact(host *v1beta1.SSHHost) (contact, bool) {

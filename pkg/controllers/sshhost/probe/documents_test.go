@@ -16,7 +16,7 @@ import (
 )
 
 func versions(root, allowlist int64) dispatch.Versions {
-	return dispatch.Versions{Root: root, Allowlist: allowlist}
+	return dispatch.Versions{Root: root, Allowlist: allowlist, RootDigest: "sha256:root", AllowlistDigest: "sha256:list"}
 }
 
 func (f *fixture) publish(v dispatch.Versions) { f.machines.Documents = v }
@@ -28,7 +28,7 @@ func (f *fixture) believed() dispatch.Versions {
 	if trust == nil {
 		return dispatch.Versions{}
 	}
-	return versions(trust.RootVersion, trust.AllowlistVersion)
+	return dispatch.Versions{Root: trust.RootVersion, Allowlist: trust.AllowlistVersion, RootDigest: trust.RootDigest, AllowlistDigest: trust.AllowlistDigest}
 }
 
 func serving(h *v1beta1.SSHHost) {
@@ -213,5 +213,38 @@ func TestAClaimThatEndsDuringTheContactIsNotWrittenOver(t *testing.T) {
 	result, err := f.probe.Reconcile(t.Context(), stale)
 	if err != nil || result.RequeueAfter == 0 || f.Host("host-a").Status.Trust != nil || f.Host("host-a").Status.State != v1beta1.HostPending {
 		t.Errorf("result %v, error %v, status %+v", result, err, f.Host("host-a").Status)
+	}
+}
+
+// The trust model, A4: a version alone does not name a document. A host in use with another content under the same version
+// was taken for one that has everything, and was never contacted, so that nobody was told that it refuses ours.
+func TestAnotherDocumentOfTheSameVersionIsNotTakenForOurs(t *testing.T) {
+	for name, change := range map[string]func(*dispatch.Versions){
+		"an allowlist": func(v *dispatch.Versions) { v.AllowlistDigest = "sha256:another" },
+		"a root":       func(v *dispatch.Versions) { v.RootDigest = "sha256:another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, host(serving))
+			f.publish(versions(2, 2))
+			f.reconcile()
+			has := f.believed()
+			published := versions(2, 2)
+			change(&published)
+			f.publish(published)
+			f.machine.Behind = &dispatch.Error{Class: dispatch.Config, Reason: "rollback", Detail: "another document of version 2 than the host has"}
+			for range 3 {
+				f.reconcile()
+			}
+			c := condition(f.Host("host-a"), v1beta1.ConditionTrustCurrent)
+			if f.probes != 2 || c.Status != metav1.ConditionFalse || f.believed() != has {
+				t.Errorf("%d contacts, %+v, host has %+v", f.probes, c, f.believed())
+			}
+			f.machine.Behind = nil
+			f.Clock.Step(3 * time.Minute)
+			f.reconcile()
+			if c := condition(f.Host("host-a"), v1beta1.ConditionTrustCurrent); f.believed() != published || c.Status != metav1.ConditionTrue {
+				t.Errorf("%+v, host has %+v", c, f.believed())
+			}
+		})
 	}
 }
