@@ -14,7 +14,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 )
 
-// Names of the checks. SSHNodeClasses name them in ignoredPreflightChecks.
+// Names of the checks. SSHNodeClasses name them in ignoredPreflightChecks, whose schema lists them.
 const (
 	ClockSkew           = "ClockSkew"
 	SwapOn              = "SwapOn"
@@ -56,17 +56,23 @@ type Input struct {
 	Capacity string
 }
 
-// Check returns what does not pass, by name.
-func Check(in Input) []v1beta1.PreflightFinding {
-	var out []v1beta1.PreflightFinding
-	for _, check := range []struct {
-		name string
-		of   func(Input) string
-	}{
+type check struct {
+	name string
+	of   func(Input) string
+}
+
+func checks() []check {
+	return []check{
 		{AddressConflict, addressConflict}, {ArchMismatch, archMismatch}, {CgroupV1, cgroupV1}, {ClockSkew, clockSkew},
 		{DiskLow, diskLow}, {HostnameConflict, hostnameConflict}, {MemoryCgroupMissing, memoryCgroupMissing}, {NoExec, noExec},
 		{NodeAddressMissing, nodeAddressMissing}, {SwapOn, swapOn},
-	} {
+	}
+}
+
+// Check returns what does not pass, by name.
+func Check(in Input) []v1beta1.PreflightFinding {
+	var out []v1beta1.PreflightFinding
+	for _, check := range checks() {
 		if message := check.of(in); message != "" {
 			out = append(out, v1beta1.PreflightFinding{Check: check.name, Message: message})
 		}

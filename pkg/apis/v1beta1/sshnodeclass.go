@@ -112,8 +112,7 @@ type SSHNodeClassSpec struct {
 
 	// IgnoredPreflightChecks are the names of checks that do not keep a host from this class.
 	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:Pattern=`^[A-Z][A-Za-z0-9]*$`
+	// +kubebuilder:validation:items:Enum=AddressConflict;ArchMismatch;CapacityDrift;CgroupV1;ClockSkew;DiskLow;HostnameConflict;MemoryCgroupMissing;NoExec;NodeAddressMissing;SwapOn
 	// +listType=set
 	// +optional
 	IgnoredPreflightChecks []string `json:"ignoredPreflightChecks,omitempty"`
