@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,7 +77,7 @@ func forget(host *v1beta1.SSHHost) {
 // there was anything to forget.
 func forgive(host *v1beta1.SSHHost) bool {
 	forgiven := host.Status.Failures != nil && forgivable(host)
-	host.Status.ObservedReset = reset(host)
+	host.Status.ObservedReset = Reset(host)
 	if forgiven {
 		forget(host)
 	}
@@ -84,16 +85,17 @@ func forgive(host *v1beta1.SSHHost) bool {
 }
 
 func forgivable(host *v1beta1.SSHHost) bool {
-	return reset(host) != host.Status.ObservedReset || host.Status.Failures.Generation != host.Generation
+	return Reset(host) != host.Status.ObservedReset || host.Status.Failures.Generation != host.Generation
 }
 
-// reset is what the operator's annotation says, as far as status can hold it.
-func reset(host *v1beta1.SSHHost) string {
+// Reset is what the operator's annotation says, as far as status can hold it: cut between two characters, or what is
+// stored would be another value than what is compared with it.
+func Reset(host *v1beta1.SSHHost) string {
 	value := host.Annotations[apis.AnnotationReset]
-	return value[:min(len(value), maxReset)]
+	return strings.ToValidUTF8(value[:min(len(value), maxReset)], "")
 }
 
-// maxReset is what status.observedReset may hold.
+// maxReset is what status.observedReset and status.identity.reset may hold.
 const maxReset = 128
 
 // Failed says whether the host failed since something last went well on it. It is claimed only when no other will do.

@@ -298,7 +298,7 @@ type HostIdentity struct {
 	// with another of either, another machine id is taken in its place.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Reset string `json:"reset,omitempty"`
 }

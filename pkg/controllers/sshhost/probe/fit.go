@@ -8,7 +8,6 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kpssh/karpenter-provider-ssh/pkg/apis"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/dispatch"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/membership"
@@ -16,16 +15,12 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/preflight"
 )
 
-// maxReset is how much of the reset annotation's value is kept.
-const maxReset = 256
-
 // identify returns what the machine says that it is, and what it said before when that was another one: then the earlier
 // identity stays, until the spec is edited or the host is reset. An empty machine id, as of a container, matches any.
 func identify(host *v1beta1.SSHHost, probe *dispatch.Probe) (now *v1beta1.HostIdentity, before string) {
-	reset := host.Annotations[apis.AnnotationReset]
 	now = &v1beta1.HostIdentity{
 		MachineID: probe.Facts.MachineID, BootID: probe.Facts.BootID, Hostname: probe.Facts.Hostname,
-		Generation: host.Generation, Reset: reset[:min(len(reset), maxReset)],
+		Generation: host.Generation, Reset: pool.Reset(host),
 	}
 	old := host.Status.Identity
 	switch {

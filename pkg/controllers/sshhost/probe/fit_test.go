@@ -169,3 +169,21 @@ func TestAFailingCheckKeepsTheHostOut(t *testing.T) {
 		})
 	}
 }
+
+// Two bounds cut the annotation to two values, and one that was cut within a character never equalled what was stored: each
+// probe took another machine for the one that the operator meant.
+func TestALongResetCountsOnce(t *testing.T) {
+	value := "x" + strings.Repeat("ü", 300)
+	f := newFixture(t, host(installed, func(h *v1beta1.SSHHost) { h.Annotations = map[string]string{apis.AnnotationReset: value} }))
+	f.machine.Answer.Facts.MachineID = "first"
+	f.reconcile()
+	got := f.Host("host-a").Status
+	if got.ObservedReset != got.Identity.Reset || got.ObservedReset == "" || len(got.ObservedReset) > 128 || !strings.HasPrefix(value, got.ObservedReset) {
+		t.Fatalf("observed %q, with the identity %q", got.ObservedReset, got.Identity.Reset)
+	}
+	f.machine.Answer.Facts.MachineID = "second"
+	f.again()
+	if state, reason, _ := f.ready(); reason != v1beta1.ReasonIdentityChanged {
+		t.Errorf("%s, %s", state, reason)
+	}
+}

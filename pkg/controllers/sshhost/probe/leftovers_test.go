@@ -210,3 +210,22 @@ func TestALeaveEndsAPreparation(t *testing.T) {
 		t.Errorf("state %q, %v ran, %+v", got.Status.State, f.machine.Runs, preparing)
 	}
 }
+
+// There is one clock, status.failures.retryTime: a dirty host is left when that says so, neither before nor later.
+func TestADirtyHostIsLeftWhenItsRetryTimeSaysSo(t *testing.T) {
+	f := dirty(t, v1beta1.HostPending)
+	f.reconcile()
+	for n := 1; n <= 9; n++ {
+		at := f.Host("host-a").Status.Failures.RetryTime.Time
+		for f.Clock.Now().Before(at) {
+			if leaves := f.machine.Runs[signing.PhaseLeave]; leaves != n {
+				t.Fatalf("%d leaves %s before the time of number %d", leaves, at.Sub(f.Clock.Now()), n+1)
+			}
+			f.Clock.Step(max(time.Second, f.reconcile().RequeueAfter))
+		}
+		f.reconcile()
+		if leaves, late := f.machine.Runs[signing.PhaseLeave], f.Clock.Now().Sub(at); leaves != n+1 || late > time.Second {
+			t.Fatalf("%d leaves, %s after the time of number %d", leaves, late, n+1)
+		}
+	}
+}
