@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -162,6 +163,17 @@ func TestAnAPIServerKeepsAnSSHHostWhoseHostIsAMember(t *testing.T) {
 			status: v1beta1.SSHHostStatus{State: v1beta1.HostMaintenance, Cleanup: &v1beta1.HostCleanup{ClaimRef: claim}}, want: []string{"is owed a leave"},
 		},
 		"leaving": {status: v1beta1.SSHHostStatus{State: v1beta1.HostLeaving}, want: []string{"SSHHost leaving is being made to leave"}},
+		"not-clean": {
+			status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy, Failures: failed(v1beta1.ReasonNotClean), Conditions: clean(metav1.ConditionFalse)},
+			want:   []string{"SSHHost not-clean was not left clean", "'kpssh host reset not-clean'"},
+		},
+		"not-left": {
+			status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy, Failures: failed(v1beta1.ReasonZombieFailed)}, want: []string{"was not left clean"},
+		},
+		"clean-again": {
+			status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy, Failures: failed(v1beta1.ReasonNotClean), Conditions: clean(metav1.ConditionTrue)},
+		},
+		"never-joined": {status: v1beta1.SSHHostStatus{State: v1beta1.HostUnhealthy, Failures: failed(v1beta1.ReasonJoinFailed)}},
 		"dead-in-use": {
 			annotations: abandoned, status: v1beta1.SSHHostStatus{State: v1beta1.HostInUse, ClaimRef: claim},
 		},
@@ -196,6 +208,14 @@ func TestAnAPIServerKeepsAnSSHHostWhoseHostIsAMember(t *testing.T) {
 	if err := c.DeleteAllOf(t.Context(), &v1beta1.SSHHost{}, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
 		t.Errorf("a delete of all of them: %v", err)
 	}
+}
+
+func failed(reason string) *v1beta1.HostFailures {
+	return &v1beta1.HostFailures{Count: 1, Reason: reason}
+}
+
+func clean(value metav1.ConditionStatus) []status.Condition {
+	return []status.Condition{{Type: v1beta1.ConditionClean, Status: value, Reason: "Probed", LastTransitionTime: metav1.Now()}}
 }
 
 // What the namespace controller does for a namespace that is being deleted is not refused: it could be served no better,
