@@ -18,7 +18,7 @@ Measures ratios, both sides in turns, and prints one table at the end. Needs roo
 ssh-keygen, and what "make build" makes; runs in the root of the repository.
 
 Flags:
-  --only LIST  figures to measure, of P1, P2, P3, P9, P10, Q1, Q2 (default all)
+  --only LIST  figures to measure, of P1 to P10, Q1, Q2 (default all)
   -o FORMAT    table (default) or json
   -h           this text
 
@@ -43,6 +43,10 @@ func groups() []group {
 	return []group{
 		{names: []string{"P9"}, measure: (*bench).hostile},
 		{names: []string{"P1", "P2", "P3"}, measure: (*bench).shimRuns},
+		{names: []string{"P4", "P5"}, measure: (*bench).connections},
+		{names: []string{"P6"}, measure: (*bench).burst},
+		{names: []string{"P7"}, measure: (*bench).wide},
+		{names: []string{"P8"}, measure: (*bench).memory},
 		{names: []string{"Q1"}, measure: (*bench).claims},
 		{names: []string{"P10", "Q2"}, measure: (*bench).onStage},
 	}
@@ -54,6 +58,9 @@ type group struct {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == serveVerb {
+		return serveSSH(os.Stdin, stdout)
+	}
 	b := &bench{log: stderr}
 	if code, ok := b.parse(args, stderr); !ok {
 		return code

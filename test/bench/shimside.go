@@ -43,7 +43,7 @@ func newShimSide(box *sandbox, program string, script []byte) (_ *shimSide, err 
 	if s.log, err = os.Create(filepath.Join(box.dir, "shim.log")); err != nil {
 		return nil, err
 	}
-	if s.world, err = newWorld(script); err != nil {
+	if s.world, err = newWorld(script, []byte("true\n")); err != nil {
 		return nil, err
 	}
 	roots, list, err := s.world.Documents()
@@ -69,16 +69,16 @@ func newShimSide(box *sandbox, program string, script []byte) (_ *shimSide, err 
 	return s, nil
 }
 
-// newWorld is a cluster that allows the script, with parameters as a join has them.
-func newWorld(script []byte) (_ *dispatchtest.World, err error) {
+// newWorld is a cluster that allows the scripts; join has parameters as a join has them.
+func newWorld(join, leave []byte) (_ *dispatchtest.World, err error) {
 	stop := &stopper{}
 	defer stop.recover(&err)
 	world := dispatchtest.NewWorld(stop)
-	world.Allow(dispatchtest.Script(benchProfile, "1", signing.PhaseJoin, script,
+	world.Allow(dispatchtest.Script(benchProfile, "1", signing.PhaseJoin, join,
 		signing.Parameter{Name: "KPSSH_CLUSTER_ENDPOINT", Type: signing.ParamEndpoint},
 		signing.Parameter{Name: "KPSSH_NODE_NAME", Type: signing.ParamNodeName},
 		signing.Parameter{Name: "KPSSH_BOOTSTRAP_TOKEN", Type: signing.ParamToken, Secret: true},
-	))
+	), dispatchtest.Script(benchProfile, "1", signing.PhaseLeave, leave))
 	return world, nil
 }
 
@@ -146,9 +146,14 @@ func (s *shimSide) talk(f *os.File, fence int64) (*signing.Receipt, error) {
 		return nil, err
 	}
 	defer conn.Close()
+	return s.converse(conn, fence)
+}
+
+// converse is the client's side of a session that orders the script.
+func (s *shimSide) converse(conn io.ReadWriter, fence int64) (*signing.Receipt, error) {
 	in := wire.NewReader(conn)
 	var hello *signing.Hello
-	err = in.Hello(func(envelope []byte) (err error) {
+	err := in.Hello(func(envelope []byte) (err error) {
 		hello, err = signing.OpenHello(envelope, s.receipts)
 		return err
 	})
@@ -229,6 +234,9 @@ func (s *shimSide) examinedOnce() error {
 
 // tail is the end of what the shim logged.
 func (s *shimSide) tail() string {
+	if s.log == nil {
+		return "elsewhere"
+	}
 	log, err := os.ReadFile(s.log.Name())
 	if err != nil {
 		return err.Error()
