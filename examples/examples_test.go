@@ -207,7 +207,8 @@ func TestNodePoolsCarryTheManagedLabel(t *testing.T) {
 	}
 }
 
-// A bearer of a join token may ask for a client certificate and nothing else (AKSFlexNode PR 286).
+// A bearer of a join token may ask for a client certificate and nothing else (AKSFlexNode PR 286, R93). What that role is
+// made of, an API server says: TestAJoinTokenMayAskForACertificateAlone.
 func TestTheBootstrapGroupMayAskForACertificateAlone(t *testing.T) {
 	var roles []string
 	for _, document := range documents(t, "bootstrap-rbac.yaml") {

@@ -101,6 +101,7 @@ func holder(change ...func(*v1beta1.SSHHost)) *v1beta1.SSHHost {
 	return controllertest.Host("host-a", "10.0.0.1", all...)
 }
 
+// AKSFlexNode PR 286, R93: the name in the request is that of the claimed host's node, here and in what follows.
 func TestAKubeletGetsTheCertificateOfItsOwnNode(t *testing.T) {
 	approved, _, told := asked(t, holder(), "uid-pool-1", kubelet(t), 0)
 	if !approved || len(told) > 0 {
