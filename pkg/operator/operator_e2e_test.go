@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -232,6 +233,7 @@ type member struct {
 	c       *cluster
 	mu      sync.Mutex
 	kubelet bool
+	bare    bool // the kubelet is given none of the taints
 }
 
 func (c *cluster) addHost(name string) *member {
@@ -283,6 +285,9 @@ func (m *member) register(o dispatchtest.Order) error {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Parameters["KPSSH_NODE_NAME"], Labels: map[string]string{corev1.LabelHostname: o.Parameters["KPSSH_NODE_NAME"]}},
 		Spec:       corev1.NodeSpec{ProviderID: o.Parameters["KPSSH_PROVIDER_ID"], Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
+	}
+	if m.bare {
+		node.Spec.Taints = nil
 	}
 	if err := m.c.client.Create(context.Background(), node); err != nil {
 		return err
@@ -416,5 +421,48 @@ func (c *cluster) checkNode(claim *karpv1.NodeClaim) {
 	}
 	if got := claim.Status.Allocatable.Cpu().String(); got != "3920m" {
 		c.t.Errorf("allocatable CPU is %s", got)
+	}
+}
+
+// karpenter#1049, R40: the node of a join that gives the kubelet no taints gets those of its NodeClaim all the same, the
+// startup taints among them, and there is one warning that says how it is mended.
+func TestAnUntaintedNode(t *testing.T) {
+	startup := corev1.Taint{Key: "cni.example/not-ready", Effect: corev1.TaintEffectNoSchedule}
+	c := newCluster(t)
+	c.prepare()
+	nodePool := &karpv1.NodePool{}
+	if err := c.get("pool", nodePool); err != nil {
+		t.Fatal(err)
+	}
+	nodePool.Spec.Template.Spec.StartupTaints = []corev1.Taint{startup}
+	if err := c.client.Update(t.Context(), nodePool); err != nil {
+		t.Fatal(err)
+	}
+	c.addHost("host-1").bare = true
+	c.start()
+	c.eventually("the host is Available", time.Minute, func() bool { return c.state("host-1") == v1beta1.HostAvailable })
+	c.pend("bare")
+	var claim *karpv1.NodeClaim
+	c.eventually("the node is registered", time.Minute, func() bool {
+		claim = c.nodeClaim()
+		return claim != nil && claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
+	})
+	node := &corev1.Node{}
+	if err := c.get(claim.Status.NodeName, node); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.MatchTaint(&startup) }) {
+		t.Errorf("the node's taints are %v, and its startup taint is lost", node.Spec.Taints)
+	}
+	told := func() []corev1.Event {
+		list := &corev1.EventList{}
+		if err := c.client.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Reason != "RegisteredUntainted" })
+	}
+	c.eventually("there is a warning", 30*time.Second, func() bool { return len(told()) > 0 })
+	if got := told(); len(got) != 1 || got[0].InvolvedObject.Name != claim.Name || got[0].Type != corev1.EventTypeWarning || max(got[0].Count, 1) != 1 || !strings.Contains(got[0].Message, "KPSSH_TAINTS") {
+		t.Errorf("told: %+v", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -241,6 +242,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 			return requests(c.Hosts.AllByClaim(o.GetUID())...)
 		})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.hostsOfNode), membership.NodeChanges()).
+		Watches(&corev1.Node{}, c.newNodes()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: c.Workers,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 30*time.Second),
@@ -262,9 +264,14 @@ func (c *Controller) hostsOfNode(_ context.Context, o client.Object) []reconcile
 	if !ok {
 		return nil
 	}
+	return requests(c.holders(node)...)
+}
+
+// holders are the hosts that the Node may be of: the one of its provider id, else those that wait for one.
+func (c *Controller) holders(node *corev1.Node) []*v1beta1.SSHHost {
 	if node.Spec.ProviderID != "" {
 		if host, err := c.Hosts.ByProviderID(node.Spec.ProviderID); err == nil {
-			return requests(host)
+			return []*v1beta1.SSHHost{host}
 		}
 	}
 	// A node that is awaited is young. At a start, those of the whole cluster come by here.
@@ -275,11 +282,7 @@ func (c *Controller) hostsOfNode(_ context.Context, o client.Object) []reconcile
 	if err != nil {
 		return nil // looked for again after waitDelay
 	}
-	var out []reconcile.Request
-	for _, host := range hosts {
-		if host.Status.State == v1beta1.HostClaimed && (membership.Backs(host, node) || host.Status.ClaimRef.Name == node.Name) {
-			out = append(out, requests(host)...)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(hosts), func(host *v1beta1.SSHHost) bool {
+		return host.Status.State != v1beta1.HostClaimed || !membership.Backs(host, node) && host.Status.ClaimRef.Name != node.Name
+	})
 }

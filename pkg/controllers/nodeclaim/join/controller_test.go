@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpenterv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -635,6 +636,42 @@ func TestANodeThatStaysNotReadyIsExplained(t *testing.T) {
 	// hcloud-ccm#611, R39.
 	if got := f.Events.Text(); !strings.Contains(got, "KubeletNotReady") || !strings.Contains(got, "node.cloudprovider.kubernetes.io/uninitialized") {
 		t.Errorf("events: %s", got)
+	}
+}
+
+// karpenter#1049, #1635, #1991; aws#7486; kops#18486; R40: a node that registers without the taint is told of once, with
+// what mends it. That startup taints are not lost is core's doing: TestAnUntaintedNode of pkg/operator has core do it.
+func TestANodeThatRegistersWithoutTheTaintIsToldOf(t *testing.T) {
+	young := func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(controllertest.Start) }
+	otherTaint := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: karpenterv1.UnregisteredTaintKey, Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for name, tt := range map[string]struct {
+		host  *v1beta1.SSHHost
+		node  *corev1.Node
+		warns bool
+	}{
+		"by its provider id":               {claimedHost(), controllertest.Node("pool-1", hostID, "10.0.0.1"), true},
+		"by its address":                   {claimedHost(), controllertest.Node("any", "cloud:///1", "10.0.0.1", young), true},
+		"by its name":                      {claimedHost(), controllertest.Node("pool-1", "", "10.9.9.9", young), true},
+		"a kubelet that registers again":   {claimedHost(controllertest.InState(v1beta1.HostInUse)), controllertest.Node("pool-1", hostID, "10.0.0.1"), true},
+		"the key with another effect":      {claimedHost(), controllertest.Node("pool-1", hostID, "10.0.0.1", otherTaint), true},
+		"another's node":                   {claimedHost(), controllertest.Node("any", "cloud:///1", "10.9.9.9", young), false},
+		"a host that nobody claimed":       {controllertest.Host("host-a", "10.0.0.1"), controllertest.Node("pool-1", hostID, "10.0.0.1"), false},
+		"with the taint, before core does": {claimedHost(), controllertest.Node("pool-1", hostID, "10.0.0.1", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{karpenterv1.UnregisteredNoExecuteTaint} }), false},
+		"once core has registered it":      {claimedHost(), controllertest.Node("pool-1", hostID, "10.0.0.1", func(n *corev1.Node) { n.Labels[karpenterv1.NodeRegisteredLabelKey] = "true" }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, tt.host)
+			f.join.NewNodes().Create(context.Background(), event.CreateEvent{Object: tt.node}, nil)
+			got := f.Events.Text()
+			if told := strings.HasPrefix(got, "Warning NodeClaim/pool-1 RegisteredUntainted: ") && strings.Contains(got, "KPSSH_TAINTS") && strings.Contains(got, tt.node.Name); told != tt.warns || !tt.warns && got != "" {
+				t.Errorf("told: %q, want a warning: %v", got, tt.warns)
+			}
+			if strings.Count(got, "\n") > 1 {
+				t.Errorf("told more than once: %s", got)
+			}
+		})
 	}
 }
 

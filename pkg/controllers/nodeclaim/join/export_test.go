@@ -1,6 +1,9 @@
 package join
 
-import "sigs.k8s.io/controller-runtime/pkg/reconcile"
+import (
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
 
 // Remembered is how many things of hosts the controller remembers.
 func (c *Controller) Remembered() int {
@@ -11,3 +14,6 @@ func (c *Controller) Remembered() int {
 
 // Reconciler is what Register puts on the manager.
 func (c *Controller) Reconciler() reconcile.Reconciler { return c.reconciler() }
+
+// NewNodes is what Register has look at Nodes that come.
+func (c *Controller) NewNodes() handler.EventHandler { return c.newNodes() }

@@ -17,7 +17,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/pool"
 )
 
-// Reasons of failures that are found on the Node.
+// Reasons of what is found on the Node; all but the last are failures.
 const (
 	reasonRegistrationTimeout = "RegistrationTimeout"
 	reasonNodeNameConflict    = "NodeNameConflict"
@@ -25,6 +25,7 @@ const (
 	reasonProviderIDMismatch  = "ProviderIDMismatch"
 	reasonProviderIDMissing   = "ProviderIDMissing"
 	reasonProviderIDTaken     = "ProviderIDTaken"
+	reasonUntainted           = "RegisteredUntainted"
 )
 
 // ConditionNodeAddress on a host is False when its Node advertises another InternalIP than it should.
