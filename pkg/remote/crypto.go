@@ -112,6 +112,9 @@ func refusalOf(line []byte) error {
 	return nil
 }
 
+// errNoSSH: a line may come before the version, but not any number of them.
+var errNoSSH = errors.New("what answers there does not speak SSH")
+
 var errNotStrict = errors.New("host does not offer strict key exchange; update its sshd")
 
 // Read implements net.Conn. It fails at the peer's offer when that lacks strict key exchange.
@@ -123,7 +126,9 @@ func (c *kexConn) Read(p []byte) (int, error) {
 		c.seen = append(c.seen, p[:n]...)
 		c.parse()
 		if c.done && !slices.Contains(c.kex, strictKexServer) {
-			n, err = 0, errNotStrict
+			if n, err = 0, errNotStrict; !c.greeting {
+				err = errNoSSH
+			}
 		}
 	}
 	c.note(err)

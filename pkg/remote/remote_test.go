@@ -108,6 +108,7 @@ func TestR12FailedHandshakesEndInTimeAndLeaveNothing(t *testing.T) {
 		// Each of these used to hang a client for ever.
 		"a listener that accepts and says nothing": {remotetest.FaultSilent, remote.ReasonTimeout},
 		"a listener that sends endless bytes":      {remotetest.FaultEndless, remote.ReasonHandshake},
+		"a listener that sends endless lines":      {remotetest.FaultEndlessLines, remote.ReasonHandshake},
 		"a peer that stalls before key exchange":   {remotetest.FaultStallInKex, remote.ReasonTimeout},
 		"a peer that stalls after key exchange":    {remotetest.FaultStallInAuth, remote.ReasonTimeout},
 		"a peer that hangs up":                     {remotetest.FaultHangUp, remote.ReasonHandshake},

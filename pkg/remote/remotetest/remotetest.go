@@ -29,6 +29,7 @@ const (
 	FaultHangUp                 // closes connections at once
 	FaultSilent                 // accepts and says nothing
 	FaultEndless                // sends bytes for ever that are no SSH
+	FaultEndlessLines           // the same in lines, each of which may stand before a version
 	FaultStallInKex             // sends its version, then nothing
 	FaultStallInAuth            // stalls after key exchange, when the client offers a key
 	FaultRejectKeys             // accepts no key
@@ -348,9 +349,10 @@ func (s *Server) instead(conn net.Conn, fault Fault, config Config) bool {
 	case FaultHangUp:
 	case FaultSilent:
 		_, _ = io.Copy(io.Discard, conn)
-	case FaultEndless:
+	case FaultEndless, FaultEndlessLines:
+		text := map[Fault]string{FaultEndless: "no ssh here ", FaultEndlessLines: "no ssh here\r\n"}[fault]
 		for {
-			if _, err := conn.Write([]byte("no ssh here ")); err != nil {
+			if _, err := io.WriteString(conn, text); err != nil {
 				break
 			}
 		}
