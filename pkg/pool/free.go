@@ -23,6 +23,8 @@ type Probe struct {
 	// Configuration says that the reason is a fault of configuration and not of the host, which then becomes Pending
 	// and not Unhealthy.
 	Configuration bool
+	// Unseen says that the host could not be looked at: what is known of it is kept, and said to be stale.
+	Unseen bool
 	// What was found out; zero values leave what is known as it is.
 	Arch               string
 	Capacity           corev1.ResourceList
@@ -77,6 +79,12 @@ func (p *Pool) observe(h *v1beta1.SSHHost, probe Probe) {
 	h.Status.Fence = max(h.Status.Fence, probe.Fence)
 	if probe.Trust != nil {
 		h.Status.Trust = probe.Trust.DeepCopy()
+	}
+	switch {
+	case !probe.Unseen:
+		clearCondition(h, v1beta1.ConditionStale)
+	case h.Status.ObservedArch != "": // else there is nothing that could be stale
+		p.setCondition(h, v1beta1.ConditionStale, metav1.ConditionTrue, probe.Reason, "probes cannot look at the host: what is said of it here was found before")
 	}
 	for _, c := range probe.Conditions {
 		p.setCondition(h, c.Type, c.Status, c.Reason, c.Message)

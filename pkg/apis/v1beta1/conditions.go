@@ -20,6 +20,9 @@ const (
 	// ConditionClean is False with what was found when a verification pass found something of a membership on a
 	// host that should have none.
 	ConditionClean = "Clean"
+	// ConditionStale is True, and there only then, while probes cannot look at the host, with why: what its status knows
+	// of it was found before this condition's time.
+	ConditionStale = "Stale"
 	// ConditionQuarantined is True while a host that failed again and again is not offered.
 	ConditionQuarantined = "Quarantined"
 	// ConditionPreflight is False while a check of the probe's facts fails.

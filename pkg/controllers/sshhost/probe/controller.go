@@ -283,7 +283,7 @@ func (c *Controller) notReached(ctx context.Context, host *v1beta1.SSHHost, fail
 	if previous := readyCondition(host).Reason; failure.Reason == v1beta1.ReasonHostKeyChanged && previous != failure.Reason {
 		c.warn(host, v1beta1.EventHostKeyChanged, failure.Error())
 	}
-	return c.record(ctx, host, pool.Probe{Reason: failure.Reason, Message: failure.Error(), Configuration: configuration})
+	return c.record(ctx, host, pool.Probe{Reason: failure.Reason, Message: failure.Error(), Configuration: configuration, Unseen: true})
 }
 
 // record writes a probe's outcome; what is not set in p stays as it was.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -175,6 +176,56 @@ func TestWhatAProbeFindsOutIsKept(t *testing.T) {
 	f.reconcile()
 	if events := f.Events.Reasons("SSHHost/host-a"); !slices.Equal(events, []string{v1beta1.EventCapacityDrift}) {
 		t.Errorf("events = %v, want one for the change", events)
+	}
+}
+
+// k0smotron#1495, R64: while a host cannot be reached all that is known of it stays, no condition decays, and Stale says
+// since when that is old; what answers again is not stale.
+func TestWhatIsKnownOfAHostThatIsOutOfReachIsKeptAndSaidToBeStale(t *testing.T) {
+	f := newFixture(t, host())
+	f.reconcile()
+	before := f.Host("host-a")
+	if len(before.Status.Conditions) < 4 || condition(before, v1beta1.ConditionStale).Type != "" {
+		t.Fatalf("a host that was seen: %+v", before.Status.Conditions)
+	}
+	for _, err := range []*dispatch.Error{
+		{Class: dispatch.Unreachable, Reason: "timeout"}, {Class: dispatch.Unreachable, Reason: "timeout"}, {Class: dispatch.AuthRejected, Reason: "auth"},
+	} {
+		f.Clock.Step(10 * time.Minute)
+		f.machine.Probing = err
+		f.reconcile()
+	}
+	got := f.Host("host-a")
+	stale := condition(got, v1beta1.ConditionStale)
+	since := stale.LastTransitionTime.Time
+	if stale.Status != metav1.ConditionTrue || stale.Reason != v1beta1.ReasonAuthRejected || !since.Equal(controllertest.Start.Add(10*time.Minute)) {
+		t.Errorf("after half an hour: %+v", stale)
+	}
+	of := func(h *v1beta1.SSHHost) v1beta1.SSHHostStatus {
+		known := *h.Status.DeepCopy()
+		known.State, known.LastProbeTime, known.LastProbeError = "", nil, ""
+		known.Conditions = slices.DeleteFunc(known.Conditions, func(c status.Condition) bool {
+			return c.Type == v1beta1.ConditionStale || c.Type == v1beta1.ConditionReady
+		})
+		return known
+	}
+	if diff := cmp.Diff(of(before), of(got)); diff != "" {
+		t.Errorf("what was known has changed:\n%s", diff)
+	}
+	f.Clock.Step(10 * time.Minute)
+	f.machine.Probing = nil
+	f.reconcile()
+	if got := condition(f.Host("host-a"), v1beta1.ConditionStale); got.Type != "" {
+		t.Errorf("seen again: %+v", got)
+	}
+}
+
+func TestNothingIsStaleOfAHostThatNobodyHasSeen(t *testing.T) {
+	f := newFixture(t, host(controllertest.InState(""), func(h *v1beta1.SSHHost) { h.Status.ObservedArch = "" }))
+	f.machine.Probing = &dispatch.Error{Class: dispatch.Unreachable, Reason: "timeout"}
+	f.reconcile()
+	if got := f.Host("host-a"); got.Status.State != v1beta1.HostUnhealthy || condition(got, v1beta1.ConditionStale).Type != "" {
+		t.Errorf("state %q, %+v", got.Status.State, got.Status.Conditions)
 	}
 }
 
