@@ -150,7 +150,7 @@ func remains(root string) []string {
 		if name == "kubelet" || name == "containerd-shim" {
 			space, _ := os.Readlink(dir + "/ns/pid")
 			args, _ := os.ReadFile(dir + "/cmdline")
-			ours = ours || space == self && (name == "kubelet" || kubernetesShim(string(args)))
+			ours = ours || space == self && (name == "kubelet" && !asked(string(args)) || kubernetesShim(string(args)))
 		}
 		if ours && !p.dead {
 			found = append(found, "process:"+name+"["+strconv.Itoa(p.pid)+"]")
@@ -158,6 +158,9 @@ func remains(root string) []string {
 	}
 	return found
 }
+
+// asked tells whether the arguments of a kubelet have it say its version and end, which another probe has it do.
+func asked(args string) bool { return strings.HasSuffix(args, "\x00--version\x00") }
 
 // kubernetesShim tells whether the arguments of a shim are those of Kubernetes' containers in the system's containerd;
 // Docker's are in another namespace, and other distributions of Kubernetes have another socket.
