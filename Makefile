@@ -14,6 +14,7 @@ GOBUILD := go build -ldflags '$(LDFLAGS)'
 SHIM    := CGO_ENABLED=0 go build $(shell grep -v '^\#' packaging/shim.flags) -ldflags '$(LDFLAGS)'
 # The whole of the real thing: root, real hosts, real control plane.
 E2E_TIMEOUT ?= 40m
+FAULTS_TIMEOUT ?= 8h
 E2E_PACKAGES = $(shell grep -rl --include='*_test.go' '^//go:build e2e' . | xargs -n1 dirname | sort -u)
 # How long each target is fuzzed: in make test, and in make fuzz.
 TEST_FUZZTIME ?= 60s
@@ -83,6 +84,11 @@ test-e2e: build ## End-to-end tests in the lab (root; installs what it misses wi
 	$(BIN)/kpssh-lab prepare
 	@echo "the end-to-end tests take a quarter of an hour; E2E_FLAGS=-v shows each of them"
 	@$(call slow,testing end to end,go test -tags e2e -count=1 -timeout $(E2E_TIMEOUT) -p 1 $(E2E_FLAGS) $(E2E_PACKAGES))
+
+.PHONY: test-faults
+test-faults: root build ## Break hosts, networks, control plane and controller, for hours; FAULTS_FLAGS='-run Killed -kills 10' picks
+	go vet -tags faults ./test/faults
+	go test -tags faults -count=1 -timeout $(FAULTS_TIMEOUT) -v ./test/faults $(FAULTS_FLAGS)
 
 .PHONY: test-race
 test-race: ## Unit tests under the race detector (needs a C compiler)

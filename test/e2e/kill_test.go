@@ -8,32 +8,20 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
-
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/test/stage"
 )
 
-// witness is the file on a host to which the counted scripts write. It is theirs alone: what it says does not come
-// from any part of the product.
-const witness = "/var/log/kpssh-e2e"
+// witness is the file on a host to which the counted scripts write.
+const witness = stage.Witness
 
 // counted is the shipped profile whose scripts also say when they begin and when they have got to their end, and that
 // take long enough for a kill to hit them.
 func counted(t *testing.T, name string) *pool {
 	t.Helper()
 	p := shipped(t, name)
-	scripts := &p.profile.Spec.Scripts
-	for phase, script := range map[string]*string{"install": &scripts.Install, "join": &scripts.Join, "leave": &scripts.Leave} {
-		const start = "set -euo pipefail\n"
-		if strings.Count(*script, start) != 1 {
-			t.Fatalf("%s does not hold %q once", phase, start)
-		}
-		*script = strings.Replace(*script, start, fmt.Sprintf("%secho %s-began >>%s\nsleep 2\n", start, phase, witness), 1) +
-			fmt.Sprintf("\necho %s-ended >>%s\n", phase, witness)
-	}
+	must(t, p.Count())
 	return p
 }
 
@@ -41,7 +29,7 @@ func counted(t *testing.T, name string) *pool {
 func seen(ctx context.Context) (string, error) {
 	var all strings.Builder
 	for _, h := range on.Hosts() {
-		out, err := h.Exec(ctx, "sh", "-c", "cat "+witness+" 2>/dev/null || true")
+		out, err := on.Witnessed(ctx, h)
 		if err != nil {
 			return "", err
 		}
@@ -97,13 +85,7 @@ func killController(t *testing.T) {
 // forget makes the pool cold again: nothing is marked as installed, and nothing was witnessed.
 func forget(t *testing.T) {
 	t.Helper()
-	for _, h := range on.Hosts() {
-		_, err := h.Exec(within(t), "rm", "-f", witness)
-		must(t, err)
-		_, err = on.Kubectl(within(t), "-n", stage.PoolNamespace, "patch", "sshhost", h.Name, "--subresource=status",
-			"--type=merge", "-p", `{"status":{"installedProfile":""}}`)
-		must(t, err)
-	}
+	must(t, on.Forget(within(t)))
 }
 
 // TestTheControllerDiesBetweenAnyTwoSteps kills it at each point of a join and of a leave and starts it again: the end
@@ -149,7 +131,7 @@ func (p *pool) round(t *testing.T, up, down moment) {
 	forget(t)
 	p.scale(t, 1)
 	if up != nil {
-		p.untilFast(t, up)
+		must(t, on.UntilFast(within(t), "the moment to kill at", up))
 		killController(t)
 	}
 	_, host := p.running(t)
@@ -161,7 +143,7 @@ func (p *pool) round(t *testing.T, up, down moment) {
 	p.once(t, host, "install", "join")
 	p.giveUp(t)
 	if down != nil {
-		p.untilFast(t, down)
+		must(t, on.UntilFast(within(t), "the moment to kill at", down))
 		killController(t)
 	}
 	settled(t)
@@ -169,31 +151,6 @@ func (p *pool) round(t *testing.T, up, down moment) {
 	must(t, on.CheckWarm(within(t), host))
 	if left := tokens(t); left != "" {
 		t.Errorf("token Secrets are left: %s", left)
-	}
-}
-
-// giveUp takes the pod away and then its NodeClaim: waiting for consolidation takes half a minute, and is not what the
-// caller is about.
-func (p *pool) giveUp(t *testing.T) {
-	t.Helper()
-	p.scale(t, 0)
-	_, err := on.Kubectl(within(t), "delete", "nodeclaims", "-l", karpv1.NodePoolLabelKey+"="+p.name, "--wait=false")
-	must(t, err)
-}
-
-// untilFast looks for a moment more often than until does: some are short.
-func (p *pool) untilFast(t *testing.T, at moment) {
-	t.Helper()
-	ctx := within(t)
-	for {
-		err := at(ctx)
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("the moment did not come: %v", err)
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -62,10 +62,9 @@ func TestAPendingPodPullsAHostInAndTheIdleHostGoesBack(t *testing.T) {
 // tokens names the bootstrap token Secrets of the cluster.
 func tokens(t *testing.T) string {
 	t.Helper()
-	out, err := on.Kubectl(within(t), "-n", "kube-system", "get", "secrets",
-		"--field-selector", "type=bootstrap.kubernetes.io/token", "-o", "name")
+	out, err := on.Tokens(within(t))
 	must(t, err)
-	return strings.TrimSpace(out)
+	return out
 }
 
 func TestAHostThatRebootsWhileWarmStaysOutOfTheCluster(t *testing.T) {

@@ -74,27 +74,5 @@ func until(t *testing.T, what string, check func(context.Context) error) {
 // settled waits until the pool is as each test wants to find it.
 func settled(t *testing.T) {
 	t.Helper()
-	until(t, "an idle pool", func(ctx context.Context) error {
-		claims, err := on.NodeClaims(ctx)
-		if err != nil {
-			return err
-		}
-		nodes, err := on.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		if len(claims)+len(nodes) > 0 {
-			return fmt.Errorf("%d NodeClaims and %d Nodes are left", len(claims), len(nodes))
-		}
-		hosts, err := on.SSHHosts(ctx)
-		if err != nil {
-			return err
-		}
-		for _, h := range hosts {
-			if h.Status.State != "Available" || h.Status.ClaimRef != nil || h.Status.BootstrapTokenID != "" {
-				return fmt.Errorf("host %q is %s: %s", h.Name, h.Status.State, h.Status.LastProbeError)
-			}
-		}
-		return nil
-	})
+	until(t, "an idle pool", on.Idle)
 }

@@ -157,17 +157,7 @@ func (s *Stage) CLI(ctx context.Context, args ...string) (string, error) {
 
 // StartController starts the controller; it must not be running.
 func (s *Stage) StartController(context.Context) error {
-	args := append([]string{
-		s.Bin("karpenter-provider-ssh"),
-		"--metrics-port", "0", "--health-probe-port", "0",
-	}, s.opts.ControllerArgs...)
-	p, err := s.StartProcess(lab.ProcessSpec{
-		Name: "controller", Argv: args,
-		Env: []string{
-			"KUBECONFIG=" + s.Kubeconfig(), "POOL_NAMESPACE=" + PoolNamespace,
-			"SYSTEM_NAMESPACE=" + ControllerNamespace, "LOG_LEVEL=debug",
-		},
-	})
+	p, err := s.LaunchController("controller", s.opts.ControllerArgs...)
 	if err != nil {
 		return err
 	}
@@ -175,6 +165,22 @@ func (s *Stage) StartController(context.Context) error {
 	defer s.mu.Unlock()
 	s.controller = p
 	return nil
+}
+
+// LaunchController starts a further controller, which the stage knows nothing of: its log is NAME.log, and the caller
+// ends it.
+func (s *Stage) LaunchController(name string, args ...string) (*lab.Process, error) {
+	return s.StartProcess(lab.ProcessSpec{
+		Name: name,
+		Argv: append([]string{
+			s.Bin("karpenter-provider-ssh"),
+			"--metrics-port", "0", "--health-probe-port", "0",
+		}, args...),
+		Env: []string{
+			"KUBECONFIG=" + s.Kubeconfig(), "POOL_NAMESPACE=" + PoolNamespace,
+			"SYSTEM_NAMESPACE=" + ControllerNamespace, "LOG_LEVEL=debug",
+		},
+	})
 }
 
 // Controller is the running controller.
