@@ -64,6 +64,11 @@ func audited(t *testing.T, rounds ...stage.Round) {
 		events, err := on.Kubectl(within(t), "get", "events", "-A", "--field-selector", "reason=RunEnded,involvedObject.name="+round.Host,
 			"-o", "custom-columns=M:.message", "--no-headers")
 		must(t, err)
+		// From the eleventh within ten minutes on, client-go keeps one event for all of a host (EventCorrelator), as docs/audit.md
+		// says: the tests before this one may have used them up. The trail above has each.
+		if strings.Contains(events, "(combined from similar events)") {
+			continue
+		}
 		for _, phase := range []string{"join", "leave"} {
 			if n := strings.Count(events, phase+" of tls-bootstrap@1 for NodeClaim "+round.NodeClaim+": ok; order "); n != 1 {
 				t.Errorf("%d events tell of the %s for NodeClaim %s: %s", n, phase, round.NodeClaim, events)
