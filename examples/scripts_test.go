@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/kpssh/karpenter-provider-ssh/pkg/profile"
 )
 
@@ -87,6 +89,23 @@ func TestSwapIsAMatterOfPolicy(t *testing.T) {
 			t.Errorf("%q", touched)
 		}
 	})
+}
+
+// karpenter#1049, #1635, R40: the kubelet registers with the taints of the NodeClaim, the one that core waits for among them.
+func TestTheKubeletRegistersWithItsTaints(t *testing.T) {
+	s := newSandbox(t, profile.Join, nil)
+	installed(t, s)
+	s.mustRun(t, profile.Join, "KPSSH_TAINTS=karpenter.sh/unregistered:NoExecute,example.org/a=v:NoSchedule")
+	var config struct {
+		RegisterWithTaints []struct{ Key, Value, Effect string }
+	}
+	if err := yaml.Unmarshal([]byte(s.get(t, "etc/kubernetes/kpssh/kubelet.yaml")), &config); err != nil {
+		t.Fatal(err)
+	}
+	want := []struct{ Key, Value, Effect string }{{"karpenter.sh/unregistered", "", "NoExecute"}, {"example.org/a", "v", "NoSchedule"}}
+	if !slices.Equal(config.RegisterWithTaints, want) {
+		t.Errorf("got %q, want %q", config.RegisterWithTaints, want)
+	}
 }
 
 // rke2#4924, metalk8s#2052, kubeone#88, R48: one block reaches package manager, containerd and kubelet, what is in

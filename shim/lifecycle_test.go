@@ -214,6 +214,7 @@ func readState(w *world) (record, error) {
 	return h.runState()
 }
 
+// k0sctl#437, R26: PATH, too, is the shim's and not what sudo's secure_path leaves of it.
 func TestScriptSeesNothingButItsParameters(t *testing.T) {
 	script := "env -0 | tr '\\0' '\\n'; pwd; umask; sed -nE 's/^Max core file size +//p' /proc/self/limits; cat; shopt -q login_shell && echo login; alias; type -t evil; trap; echo ${-//[^p]/}; ls -l /proc/self/fd | grep -c evil; sed -nE 's/^Sig(Ign|Blk):\\t//p' /proc/self/status; ls /proc/self/fd"
 	w := newWorld(t, "join: "+script)

@@ -168,6 +168,8 @@ var refusals = map[string]refusalCase{
 	}},
 }
 
+// Among them is what the reference documents (R32) leave possible: an older list or order after a newer one, bytes that
+// are signed for another phase, an order for another host, documents that have expired, and other parameters than signed.
 func TestEveryRefusalRunsNothing(t *testing.T) {
 	for name, tc := range refusals {
 		t.Run(name, func(t *testing.T) {

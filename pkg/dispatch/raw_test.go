@@ -83,6 +83,50 @@ func TestRawRunsTheScriptWithItsEnvironment(t *testing.T) {
 	}
 }
 
+// k0sctl#437, R26: sudo's secure_path hides /usr/local/bin; a script finds what is there all the same, and so does a probe,
+// which takes the same way. The shim has a PATH of its own too: shim.TestScriptSeesNothingButItsParameters.
+func TestRawDoesNotGoBySecurePath(t *testing.T) {
+	securePath := `[ "$1" = -n ] || exit 9; shift; PATH=/usr/bin:/bin; export PATH; exec "$@"` + "\n"
+	host := rawHost(t, securePath)
+	result, err := rawDispatcher(t).Run(t.Context(), host, rawRequest("echo $PATH\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"; result.Output != want {
+		t.Errorf("PATH is %q, want %q", result.Output, want)
+	}
+}
+
+// k0smotron#964, R23: the script itself runs under sudo, and nothing is uploaded that an unprivileged user would have to
+// put somewhere. deckhouse#8502, deckhouse PR#10655, R25: a probe takes that same way, so that what bars a phase bars it.
+func TestRawTakesOneWayToRoot(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "sudo")
+	host := rawHost(t, `printf '%s\n' "$*" >>`+log+"\n"+goodSudo)
+	d := rawDispatcher(t)
+	if _, err := d.Run(t.Context(), host, rawRequest("true\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Probe(t.Context(), host); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(got)), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("sudo was called with %q", lines)
+	}
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "-n timeout -k 10 ") || !strings.HasSuffix(line, " bash --noprofile --norc -s") {
+			t.Errorf("sudo was called with %q", line)
+		}
+	}
+	barred := rawHost(t, "echo 'sudo: PAM account management error: Permission denied' >&2; exit 1\n")
+	_, err = d.Probe(t.Context(), barred)
+	fails(t, err, dispatch.Refused, dispatch.ReasonSudoNotPermitted)
+}
+
 func TestRawIsRefusedUnlessAllowed(t *testing.T) {
 	host := rawHost(t, goodSudo)
 	d := dispatchtest.NewWorld(t).Dispatcher(fast)

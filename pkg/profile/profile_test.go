@@ -24,6 +24,8 @@ func refusal(t *testing.T, err error, want string) {
 	}
 }
 
+// k3s#2509, #2938, R90, in part: a profile for slow machines gives its phases the time that they need. A run does not
+// extend its own deadline, and nothing pulls images ahead: docs/limits.md.
 func TestTimeout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		phase profile.Phase

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -444,6 +445,43 @@ func TestAHostOutOfReachIsGivenUpAfterAWhile(t *testing.T) {
 	}
 }
 
+// raspberrypi/linux#7533, #1342, #3127; RancherOS#2668; R89: a host in use that is out of reach for 90 s, its node not ready
+// any more, is neither left nor given up, and nobody is told.
+func TestAHostInUseThatIsOutOfReachForAWhileStaysInUse(t *testing.T) {
+	f := newFixture(t, claimedHost(controllertest.InState(v1beta1.HostInUse)), controllertest.Node("pool-1", hostID, "10.0.0.1", controllertest.NotReady))
+	f.machine.Probing = &dispatch.Error{Class: dispatch.Unreachable, Reason: "timeout"}
+	for range 3 {
+		f.mustReconcile()
+		f.Clock.Step(30 * time.Second)
+	}
+	f.mustReconcile()
+	got := f.Host("host-a")
+	if reason, _ := leaveRequest(got); reason != "" || got.Status.State != v1beta1.HostInUse || f.NodeClaim("pool-1") == nil {
+		t.Errorf("state %q, leave requested for %q", got.Status.State, reason)
+	}
+	if text := f.Events.Text(); text != "" || len(f.machine.Requests) > 0 {
+		t.Errorf("%v ran, told: %s", f.machine.Requests, text)
+	}
+}
+
+// kubernetes#44702, #61170, R37: a node that advertises another address than its host's is in use all the same, and the
+// host says so.
+func TestANodeWithAnotherAddressIsSaidToHaveOne(t *testing.T) {
+	for address, want := range map[string]metav1.ConditionStatus{"10.0.0.1": metav1.ConditionTrue, "192.168.7.7": metav1.ConditionFalse} {
+		f := newFixture(t, claimedHost(), controllertest.Node("pool-1", hostID, address))
+		f.mustReconcile()
+		got := f.Host("host-a")
+		at := slices.IndexFunc(got.Status.Conditions, func(c status.Condition) bool { return c.Type == join.ConditionNodeAddress })
+		if at < 0 || got.Status.Conditions[at].Status != want || got.Status.State != v1beta1.HostInUse {
+			t.Errorf("InternalIP %s: state %q, %+v", address, got.Status.State, got.Status.Conditions)
+			continue
+		}
+		if c := got.Status.Conditions[at]; want == metav1.ConditionFalse && (c.Reason != "NodeIPMismatch" || !strings.Contains(c.Message, "10.0.0.1")) {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
 func TestAHostThatIsDeletedIsForgotten(t *testing.T) {
 	f := newFixture(t, claimedHost())
 	f.machine.Refuse = func(dispatch.Request) *dispatch.Error {
@@ -633,7 +671,7 @@ func TestANodeThatStaysNotReadyIsExplained(t *testing.T) {
 	}
 	f.Clock.Step(6 * time.Minute)
 	f.mustReconcile()
-	// hcloud-ccm#611, R39.
+	// hcloud-ccm#611, R39. Where the node is Ready with the taint, core names it: Initialized, KnownEphemeralTaintsExist.
 	if got := f.Events.Text(); !strings.Contains(got, "KubeletNotReady") || !strings.Contains(got, "node.cloudprovider.kubernetes.io/uninitialized") {
 		t.Errorf("events: %s", got)
 	}
