@@ -92,7 +92,7 @@ func TestFlags(t *testing.T) {
 		says string
 		only string
 	}{
-		"everything":       {nil, 0, "", "P9 P1 P2 P3 P4 P5 P6 P7 P8 Q1 P10 Q2"},
+		"everything":       {nil, 0, "", "P9 P1 P2 P3 P4 P5 P6 P7 P8 Q1 Q3 Q4 Q5 Q6 Q7 Q8 Q9 Q10 P10 Q2"},
 		"two figures":      {[]string{"--only", "P2,Q1", "-o", "json"}, 0, "", "P2 Q1"},
 		"help":             {[]string{"-h"}, 0, "Example:", ""},
 		"a figure of none": {[]string{"--only", "P2,P77"}, 2, `no figure "P77"`, ""},

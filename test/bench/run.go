@@ -18,7 +18,10 @@ Measures ratios, both sides in turns, and prints one table at the end. Needs roo
 ssh-keygen, and what "make build" makes; runs in the root of the repository.
 
 Flags:
-  --only LIST  figures to measure, of P1 to P10, Q1, Q2 (default all)
+  --only LIST  figures to measure, of P1 to P10, Q1 to Q10 (default all)
+  --profiles DIR
+               folder that takes profiles of the controller, taken after what Q6
+               and Q10 measure
   -o FORMAT    table (default) or json
   -h           this text
 
@@ -36,6 +39,8 @@ type bench struct {
 	log  io.Writer
 	only []string
 	json bool
+	// profiles is the folder that profiles of the controller are written to, empty for none.
+	profiles string
 }
 
 // groups are figures that are measured together, in the order in which they are run: what needs a lab comes last.
@@ -48,6 +53,14 @@ func groups() []group {
 		{names: []string{"P7"}, measure: (*bench).wide},
 		{names: []string{"P8"}, measure: (*bench).memory},
 		{names: []string{"Q1"}, measure: (*bench).claims},
+		{names: []string{"Q3"}, measure: (*bench).growth},
+		{names: []string{"Q4"}, measure: (*bench).crowd},
+		{names: []string{"Q5"}, measure: (*bench).probes},
+		{names: []string{"Q6"}, measure: (*bench).load},
+		{names: []string{"Q7"}, measure: (*bench).types},
+		{names: []string{"Q8"}, measure: (*bench).hanging},
+		{names: []string{"Q9"}, measure: (*bench).takeover},
+		{names: []string{"Q10"}, measure: (*bench).idle},
 		{names: []string{"P10", "Q2"}, measure: (*bench).onStage},
 	}
 }
@@ -60,6 +73,9 @@ type group struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == serveVerb {
 		return serveSSH(os.Stdin, stdout)
+	}
+	if len(args) == 1 && args[0] == hostVerb {
+		return beAHost(os.Stdin, stdout)
 	}
 	b := &bench{log: stderr}
 	if code, ok := b.parse(args, stderr); !ok {
@@ -89,6 +105,7 @@ func (b *bench) parse(args []string, stderr io.Writer) (code int, ok bool) {
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, usage) }
 	only := fs.String("only", "", "")
+	fs.StringVar(&b.profiles, "profiles", "", "")
 	format := fs.String("o", "table", "")
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
