@@ -12,11 +12,12 @@ import (
 )
 
 // InNamespace keeps a controller to the hosts of the pool namespace: whoever may write an SSHHost into
-// another namespace must not get anything done by it.
-func InNamespace(namespace string) builder.Predicates {
-	return builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+// another namespace must not get anything done by it. What else must hold goes here too: of two
+// builder.Predicates on one watch only the last counts.
+func InNamespace(namespace string, others ...predicate.Predicate) builder.Predicates {
+	return builder.WithPredicates(append(others, predicate.NewPredicateFuncs(func(o client.Object) bool {
 		return o.GetNamespace() == namespace
-	}))
+	}))...)
 }
 
 // NodeChanges keeps the kubelets' heartbeats away: it lets through what a controller of ours acts on,

@@ -156,18 +156,18 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Named("nodeclass.status").
 		For(&v1beta1.SSHNodeClass{}).
 		Watches(&v1beta1.SSHJoinProfile{}, handler.EnqueueRequestsFromMapFunc(c.classesOfProfile)).
-		Watches(&v1beta1.SSHHost{}, all, specChanges(), membership.InNamespace(c.Namespace)).
+		Watches(&v1beta1.SSHHost{}, all, membership.InNamespace(c.Namespace, specChanges())).
 		Watches(&corev1.ConfigMap{}, all, only(c.TrustConfigMap)).
 		Watches(&corev1.Secret{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(c.usesSecret))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
 // specChanges keeps away what the pool writes of its hosts.
-func specChanges() builder.Predicates {
-	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+func specChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 			!equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels())
-	}})
+	}}
 }
 
 // usesSecret says whether a class may depend on the Secret.
