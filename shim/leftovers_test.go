@@ -139,16 +139,6 @@ func TestLeftoversAreWhatCameWithAClaim(t *testing.T) {
 	w.expect("a host that its admin made a node of", "credential:/etc/kubernetes/kubelet.conf")
 }
 
-// Whose node a host is can be read in files that do not answer: such a host is not taken for nobody's.
-func TestAHostThatCannotBeAskedWhoseNodeItIsIsNotClean(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.withRoot()
-	w.expect("a host that answers", []string{}...)
-	deadMount(t, w.cfg.root+"/var/lib/rancher")
-	w.expect("a host whose files of a control plane do not", unseen)
-}
-
 // kubeadm#2980, R53: a file system whose server is gone keeps a look from ending, and not a probe.
 func TestALookThatHangsIsALeftover(t *testing.T) {
 	t.Parallel()
