@@ -27,7 +27,7 @@ func TestAdoptTakesTheProviderIDThatTheNodeBrings(t *testing.T) {
 	*join = strings.Replace(*join, start, start+"KPSSH_PROVIDER_ID=\"eks-hybrid:///lab/$KPSSH_NODE_NAME\"\n", 1)
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	claim, host := p.running(t)
 	want := "eks-hybrid:///lab/" + claim

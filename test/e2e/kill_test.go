@@ -94,7 +94,7 @@ func TestTheControllerDiesBetweenAnyTwoSteps(t *testing.T) {
 	p := counted(t, "counted")
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	type kill struct {
 		name string
 		at   moment
@@ -175,7 +175,7 @@ func TestAForceDeletedNodeClaimIsCleanedUp(t *testing.T) {
 	p := shipped(t, "forced")
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	claim, host := p.running(t)
 	// Nothing may want a new one in its place.

@@ -23,7 +23,7 @@ func TestAllStatusIsLostWhileANodeRuns(t *testing.T) {
 	p := counted(t, "lost")
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	claim, host := p.running(t)
 	before, err := sshHost(within(t), host)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
@@ -66,12 +65,18 @@ func (p *pool) giveUp(t *testing.T) {
 	must(t, p.GiveUp(within(t)))
 }
 
-// ready waits until the node class has its Ready condition at status, and returns its reason and message.
-func (p *pool) ready(t *testing.T, want metav1.ConditionStatus) (reason, message string) {
+// ready waits until the pool's class is Ready.
+func (p *pool) ready(t *testing.T) {
 	t.Helper()
-	reason, message, err := p.WaitReady(within(t), want)
+	must(t, p.WaitReady(within(t)))
+}
+
+// notReady waits until the pool's class is not Ready for that reason, and returns the message.
+func (p *pool) notReady(t *testing.T, reason string) (message string) {
+	t.Helper()
+	message, err := p.WaitNotReady(within(t), reason)
 	must(t, err)
-	return reason, message
+	return message
 }
 
 // running waits until the pool's pod runs, and returns its NodeClaim's and its host's name.

@@ -49,7 +49,7 @@ func TestD8_AReceiptAloneMakesNoNode(t *testing.T) {
 	p.profile.Spec.Scripts.Join = "#!/bin/bash\nset -euo pipefail\ntrue # says so and does nothing\n"
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	var claim string
 	until(t, "the receipt of a join", func(ctx context.Context) error {
@@ -97,7 +97,7 @@ func TestD9_ABootstrapTokenIsGoodForItsOwnNode(t *testing.T) {
 		"(umask 077; echo \"$KPSSH_BOOTSTRAP_TOKEN\" > "+token+".new; mv "+token+".new "+token+")\nuntil [ -e "+wait+" ]; do sleep 0.2; done\n", 1)
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	var stolen string
 	var host *v1beta1.SSHHost

@@ -32,7 +32,7 @@ func TestEveryKeyIsRotatedUnderAJoinedNode(t *testing.T) {
 	for _, p := range []*pool{steady, busy} {
 		p.sign(t)
 		p.apply(t)
-		p.ready(t, "True")
+		p.ready(t)
 	}
 	steady.scale(t, 1)
 	claim, serving := steady.running(t)

@@ -43,7 +43,7 @@ func TestASecretIsSeenByNobody(t *testing.T) {
 			"test -n \"$KPSSH_SECRET_ACTIVATION_CODE\"\nexit 7\n", 1)
 	p.sign(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 
 	var wg sync.WaitGroup
 	for _, h := range on.Hosts() {

@@ -21,9 +21,9 @@ func TestAnEditedProfileIsRefusedBeforeAnythingIsDialled(t *testing.T) {
 	p.sign(t)
 	p.profile.Spec.Scripts.Join += "\necho one line more\n"
 	p.apply(t)
-	reason, message := p.ready(t, "False")
-	if reason != v1beta1.ReasonScriptNotSigned || !strings.Contains(message, "join") || strings.Contains(message, "install script") {
-		t.Errorf("reason %q, message %q: it does not name the one script that was edited", reason, message)
+	message := p.notReady(t, v1beta1.ReasonScriptNotSigned)
+	if !strings.Contains(message, "join") || strings.Contains(message, "install script") {
+		t.Errorf("message %q: it does not name the one script that was edited", message)
 	}
 	runs := runsOnHosts(t)
 	p.scale(t, 1)
@@ -49,10 +49,7 @@ func TestAProfileThatNobodySignedIsRefusedBeforeAnythingIsDialled(t *testing.T) 
 	settled(t)
 	p := shipped(t, "unsigned")
 	p.apply(t)
-	reason, message := p.ready(t, "False")
-	if reason != v1beta1.ReasonScriptNotSigned {
-		t.Errorf("reason %q, message %q", reason, message)
-	}
+	p.notReady(t, v1beta1.ReasonScriptNotSigned)
 }
 
 // runsOnHosts is the last run that each host's shim has on record.
@@ -101,7 +98,7 @@ func TestAClusterThatHostsDoNotTrustRunsNothing(t *testing.T) {
 	forget(t)
 	before := runsOnHosts(t)
 	p.apply(t)
-	p.ready(t, "True")
+	p.ready(t)
 	p.scale(t, 1)
 	until(t, "the refusal to be told", func(ctx context.Context) error {
 		var events corev1.EventList

@@ -140,7 +140,6 @@ func counted(t *testing.T, name string) *stage.Pool {
 		}
 	})
 	must(t, p.Apply(within(t)))
-	_, _, err = p.WaitReady(within(t), "True")
-	must(t, err)
+	must(t, p.WaitReady(within(t)))
 	return p
 }

@@ -188,21 +188,32 @@ func (p *Pool) GiveUp(ctx context.Context) error {
 	return err
 }
 
-// WaitReady waits until the node class has its Ready condition at status, and returns its reason and message.
-func (p *Pool) WaitReady(ctx context.Context, want metav1.ConditionStatus) (reason, message string, err error) {
-	err = p.on.Until(ctx, fmt.Sprintf("node class %q Ready=%s", p.Name, want), func(ctx context.Context) error {
+// WaitReady waits until the node class is Ready.
+func (p *Pool) WaitReady(ctx context.Context) error {
+	_, err := p.waitReady(ctx, metav1.ConditionTrue, v1beta1.ReasonReady)
+	return err
+}
+
+// WaitNotReady waits until the node class is not Ready for that reason, and returns the message. Others may come before
+// it: what was applied reaches the controller's caches object by object, in any order.
+func (p *Pool) WaitNotReady(ctx context.Context, reason string) (message string, err error) {
+	return p.waitReady(ctx, metav1.ConditionFalse, reason)
+}
+
+func (p *Pool) waitReady(ctx context.Context, want metav1.ConditionStatus, reason string) (message string, err error) {
+	err = p.on.Until(ctx, fmt.Sprintf("node class %q Ready=%s (%s)", p.Name, want, reason), func(ctx context.Context) error {
 		class := &v1beta1.SSHNodeClass{}
 		if err := p.on.Client.Get(ctx, client.ObjectKey{Name: p.Name}, class); err != nil {
 			return err
 		}
 		ready := class.StatusConditions().Root()
-		if ready == nil || ready.Status != want || ready.ObservedGeneration != class.Generation {
+		if ready == nil || ready.Status != want || ready.Reason != reason || ready.ObservedGeneration != class.Generation {
 			return fmt.Errorf("it is %+v", ready)
 		}
-		reason, message = ready.Reason, ready.Message
+		message = ready.Message
 		return nil
 	})
-	return reason, message, err
+	return message, err
 }
 
 // Running says which NodeClaim and which host the pool's one pod runs on, and is an error while it does not run.
