@@ -114,17 +114,21 @@ func goodDocuments(ctx context.Context) ([]document, error) {
 	}, nil
 }
 
-// largeAllowlist is about as long as an allowlist may be: its hostile sisters are, and reading takes its time whoever
-// signed.
+// largeAllowlist is about as long as an allowlist may be (three quarters of it): its hostile sisters are, and reading takes its time
+// whoever signed. A script has the parameters that a join has.
 func largeAllowlist(now time.Time) *signing.Allowlist {
 	list := &signing.Allowlist{Version: 1, Issued: now, Expires: now.AddDate(0, 3, 0)}
-	for i := range 800 {
+	for i := range 1000 {
 		list.Scripts = append(list.Scripts, signing.AllowedScript{
 			Profile: fmt.Sprintf("profile-%03d", i), Version: "1", Phase: signing.PhaseJoin,
 			Digest: signing.Digest(fmt.Append(nil, i)),
 			Parameters: []signing.Parameter{
 				{Name: "KPSSH_CLUSTER_ENDPOINT", Type: signing.ParamEndpoint, Pins: []string{"https://192.0.2.1:6443"}},
 				{Name: "KPSSH_NODE_NAME", Type: signing.ParamNodeName},
+				{Name: "KPSSH_PROVIDER_ID", Type: signing.ParamURI},
+				{Name: "KPSSH_HOST_ADDRESS", Type: signing.ParamHost},
+				{Name: "KPSSH_NODE_ADDRESS", Type: signing.ParamIP},
+				{Name: "KPSSH_NODE_LABELS", Type: signing.ParamLabels},
 				{Name: "KPSSH_BOOTSTRAP_TOKEN", Type: signing.ParamToken, Secret: true},
 				{Name: "KPSSH_VAR_POOL", Type: signing.ParamString, Pattern: "[a-z]{1,20}", MaxLength: 20},
 			},
