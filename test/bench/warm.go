@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -224,8 +225,9 @@ func (w *warm) byHand(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	joined := make(chan error, 1)
 	go func() { joined <- phases.Join(ctx, s, token) }()
-	took, err := w.ready(ctx, began)
-	if err = errors.Join(err, <-joined); err != nil {
+	err = w.approve(ctx, id)
+	took, lost := w.ready(ctx, began)
+	if err = errors.Join(err, lost, <-joined); err != nil {
 		return 0, err
 	}
 	if err := w.leave(ctx, s); err != nil {
@@ -234,6 +236,27 @@ func (w *warm) byHand(ctx context.Context) (time.Duration, error) {
 	node := &corev1.Node{}
 	node.Name = s.NodeClaim.Name
 	return took, errors.Join(w.Client.Delete(ctx, node), w.tokens.Delete(ctx, id))
+}
+
+// approve approves what the kubelet with that token asks for. The controller would not: no host is claimed with it.
+func (w *warm) approve(ctx context.Context, tokenID string) error {
+	return w.until(ctx, "the kubelet's request for a certificate", func(ctx context.Context) error {
+		var requests certificatesv1.CertificateSigningRequestList
+		if err := w.Client.List(ctx, &requests); err != nil {
+			return err
+		}
+		for i := range requests.Items {
+			request := &requests.Items[i]
+			if request.Spec.Username != "system:bootstrap:"+tokenID {
+				continue
+			}
+			request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "ByHand",
+			})
+			return w.Client.SubResource("approval").Update(ctx, request)
+		}
+		return fmt.Errorf("%d requests, none of them with token %s", len(requests.Items), tokenID)
+	})
 }
 
 func (w *warm) leave(ctx context.Context, s membership.Subject) error {
