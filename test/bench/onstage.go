@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,6 +68,7 @@ type hand struct {
 	host    *v1beta1.SSHHost
 	reach   dispatch.Host
 	way     *forward
+	far     *forward // the same, 50 ms away
 	trust   documents
 	signer  signing.Signer
 	// kept has connections that stay open, as the controller's do.
@@ -98,7 +100,14 @@ func newHand(ctx context.Context, s *stage.Stage) (_ *hand, err error) {
 	if h.signer, err = keys.FromSecret(key.Data); err != nil {
 		return nil, err
 	}
-	if h.way, err = newForward(s.Lab, h.machine.Address+":22"); err != nil {
+	dial := func(ctx context.Context) (net.Conn, error) {
+		return s.Lab.DialContext(ctx, "tcp", h.machine.Address+":22")
+	}
+	if h.way, err = newForward(0, dial); err != nil {
+		return nil, err
+	}
+	if h.far, err = newForward(farAway, dial); err != nil {
+		h.way.close()
 		return nil, err
 	}
 	h.reach.Target.Address, h.reach.Target.Port = h.way.address()
@@ -108,6 +117,7 @@ func newHand(ctx context.Context, s *stage.Stage) (_ *hand, err error) {
 func (h *hand) close() {
 	_ = h.kept.Close()
 	h.way.close()
+	h.far.close()
 }
 
 // scripts of the bench's own profile: join is as small as a script can be, install as large as most.
