@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,6 +15,7 @@ import (
 type promises struct {
 	hosts  map[string]v1beta1.SSHHostStatus
 	claims []types.UID // of all NodeClaims that had a host, the oldest first
+	since  time.Time   // when the trial began, by the clock that its hosts have too
 	broken []string
 }
 
@@ -54,7 +56,10 @@ func free(s v1beta1.SSHHostStatus) bool {
 }
 
 // run is one of a phase, as its host tells it.
-type run struct{ Claim, Phase, Outcome, Verdict, Why string }
+type run struct {
+	Claim, Phase, Outcome, Verdict, Why string
+	Time                                time.Time
+}
 
 // ours says whether the run is of a claim of this trial.
 func (p *promises) ours(r run) bool {
@@ -68,10 +73,13 @@ func (p *promises) ran(host string, runs []run, wrote string, cutShort bool) {
 	var turns []string
 	well, times, told := map[string]bool{}, map[string]int{}, map[string]int{}
 	for _, r := range runs {
+		// A guard pays a debt under a claim of its own. Its scripts have written like the others.
+		if !r.Time.Before(p.since) {
+			told[r.Phase]++
+		}
 		if !p.ours(r) {
 			continue
 		}
-		told[r.Phase]++
 		what := fmt.Sprintf("%s: %s for claim %s", host, r.Phase, r.Claim)
 		if r.Verdict != "ok" {
 			p.broke("%s: verdict %s: %s", what, r.Verdict, r.Why)

@@ -28,7 +28,9 @@ func try(t *testing.T, p *stage.Pool) *trial {
 	t.Helper()
 	must(t, on.Until(within(t), "an idle pool", on.Idle))
 	must(t, on.Forget(within(t)))
-	return &trial{observer: observe(t), t: t, pool: p}
+	tr := &trial{observer: observe(t), t: t, pool: p}
+	tr.since = time.Now()
+	return tr
 }
 
 func (tr *trial) up() { tr.t.Helper(); must(tr.t, tr.pool.Scale(within(tr.t), 1)) }
