@@ -589,16 +589,21 @@ func (m *model) check() {
 	}
 }
 
+// walk lets a model take that many steps, and come to rest.
+func walk(t *testing.T, seed int64, steps int) *model {
+	m := newModel(t, seed)
+	for range steps {
+		m.step()
+	}
+	m.settle()
+	m.check()
+	return m
+}
+
 func TestNoHostHasTwoOwnersOrIsLost(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range int64(60) {
-		m := newModel(t, seed)
-		for range 300 {
-			m.step()
-		}
-		m.settle()
-		m.check()
-		for what, n := range m.seen {
+		for what, n := range walk(t, seed, 300).seen {
 			seen[what] += n
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"testing"
 
-
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
 	"github.com/kpssh/karpenter-provider-ssh/test/stage"
