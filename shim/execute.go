@@ -123,7 +123,7 @@ func (e *executor) start(script *os.File, env []string) (*started, error) {
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("making pipe: %w", err)
 	}
-	defer unix.Close(pipe[1])
+	defer func() { _ = unix.Close(pipe[1]) }()
 	// What is read here has deadlines and no thread of its own.
 	_ = unix.SetNonblock(pipe[0], true)
 	read := os.NewFile(uintptr(pipe[0]), "output")

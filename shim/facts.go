@@ -39,7 +39,7 @@ func Facts(root string, now time.Time, bootID string) (f wire.HostFacts, seen bo
 	f.Cgroup, f.MemoryCgroup = cgroups()
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		f.UptimeSeconds = int64(info.Uptime)
+		f.UptimeSeconds = int64(info.Uptime) //nolint:unconvert // 32 bits on armhf
 	}
 	states := unitStates("kubelet", "containerd")
 	f.KubeletState, f.ContainerdState = states["kubelet"], states["containerd"]

@@ -79,8 +79,9 @@ func (s hostSystem) seen() string {
 	all := make([]byte, 0, 8<<10)
 	state := func(path string, whole bool) {
 		var st unix.Stat_t
-		errno, _ := unix.Stat(path, &st).(unix.Errno)
-		numbers := []uint64{uint64(errno), uint64(st.Dev), st.Ino, uint64(st.Mode), uint64(st.Uid), uint64(st.Gid)}
+		errno, _ := unix.Stat(path, &st).(unix.Errno) //nolint:errorlint // a system call wraps nothing
+		device := uint64(st.Dev)                      //nolint:unconvert // 32 bits elsewhere
+		numbers := []uint64{uint64(errno), device, st.Ino, uint64(st.Mode), uint64(st.Uid), uint64(st.Gid)}
 		if whole {
 			numbers = append(numbers, uint64(st.Size), uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano()))
 		}

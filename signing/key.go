@@ -231,5 +231,5 @@ func isDigest(s string) bool {
 	if !found || len(text) != 2*sha256.Size {
 		return false
 	}
-	return !strings.ContainsFunc(text, func(r rune) bool { return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'f') })
+	return !strings.ContainsFunc(text, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'f') })
 }

@@ -215,7 +215,7 @@ func TestBadKeysVerifyNothingAndAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, p := ed.Public().Public, p256.Public().Public
-	compressed := append([]byte(p256Prefix), byte(2+p[len(p)-1]&1))
+	compressed := append([]byte(p256Prefix), 2+p[len(p)-1]&1)
 	compressed = append(compressed, p[len(p256Prefix)+1:len(p256Prefix)+33]...)
 	offCurve := slices.Clone(p)
 	offCurve[len(offCurve)-1] ^= 1

@@ -118,7 +118,7 @@ func (d *Dispatcher) probeRaw(ctx context.Context, host Host) (*Probe, error) {
 
 // readRawFacts reads the lines that rawFacts prints. What is no number stays zero and is found by
 // checkFacts where that is no fact.
-func readRawFacts(text string) wire.HostFacts {
+func readRawFacts(text string) wire.HostFacts { //nolint:gocyclo // one case a fact
 	f := wire.HostFacts{Leftovers: []string{}}
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")

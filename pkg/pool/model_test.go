@@ -30,7 +30,8 @@ type machine struct {
 }
 
 func (m *machine) join(uid types.UID, fence int64) bool {
-	if !(m.claim == uid && fence >= m.fence || m.claim == "" && fence > m.fence) {
+	again, anew := m.claim == uid && fence >= m.fence, m.claim == "" && fence > m.fence
+	if !again && !anew {
 		return false
 	}
 	m.claim, m.fence, m.kubelet = uid, fence, true
@@ -67,6 +68,7 @@ type change struct {
 
 type model struct {
 	*world
+	seed        int64
 	random      *rand.Rand
 	faults      bool
 	controllers [2]*controller
@@ -87,7 +89,7 @@ var hostNames = []string{"a", "b", "c", "d", "e"}
 
 func newModel(t *testing.T, seed int64) *model {
 	m := &model{
-		random: rand.New(rand.NewSource(seed)), machines: map[string]*machine{},
+		seed: seed, random: rand.New(rand.NewSource(seed)), machines: map[string]*machine{},
 		claims: map[types.UID]*nodeClaim{}, last: map[string]*v1beta1.SSHHost{}, faults: true,
 		claimedBy: map[string]*controller{}, seen: map[string]int{},
 	}
@@ -171,7 +173,7 @@ func (m *model) fail(format string, args ...any) {
 	for _, line := range m.trail[max(0, len(m.trail)-60):] {
 		m.t.Log(line)
 	}
-	m.t.Fatalf(format, args...)
+	m.t.Fatalf("seed %d: %s", m.seed, fmt.Sprintf(format, args...))
 }
 
 func (m *model) makeHost(name string) {
@@ -326,10 +328,11 @@ func (m *model) join(c *controller, host *v1beta1.SSHHost) {
 	if was != ref.UID && was != "" {
 		m.fail("host %q joined for %q while it served %q", host.Name, ref.UID, was)
 	}
-	if m.faults && m.random.Intn(6) == 0 { // failed for good
-		if machine.leave(ref.UID, host.Status.Fence) {
-			_, err := c.pool.Release(context.Background(), host, ref, pool.Outcome{State: v1beta1.HostUnhealthy, Reason: "JoinFailed"})
-			m.tolerate(err)
+	if m.faults && m.random.Intn(6) == 0 { // failed for good: asked for first, and leave runs after that is written
+		_, err := c.pool.RequestLeave(context.Background(), host, ref, "JoinFailed", "")
+		m.tolerate(err)
+		if err == nil && m.random.Intn(4) > 0 { // or crashed between
+			nc.deleting = true
 		}
 		return
 	}

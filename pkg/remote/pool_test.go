@@ -248,7 +248,7 @@ func TestPoolBacksOffAfterTwoRejections(t *testing.T) {
 		return rejected
 	}
 	for range 10 {
-		try(server.Target(key))
+		_ = try(server.Target(key))
 	}
 	if server.Connections() != 2 {
 		t.Fatalf("%d attempts at once, want 2", server.Connections())
@@ -257,8 +257,8 @@ func TestPoolBacksOffAfterTwoRejections(t *testing.T) {
 		t.Errorf("next attempt at %v", rejected.RetryAt)
 	}
 	set(time.Minute)
-	try(server.Target(key))
-	try(server.Target(key))
+	_ = try(server.Target(key))
+	_ = try(server.Target(key))
 	if server.Connections() != 3 {
 		t.Fatalf("%d attempts after a minute, want 3", server.Connections())
 	}

@@ -33,7 +33,7 @@ func testMain(m *testing.M) int {
 	if err != nil {
 		panic(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	certificates, err = keystest.NewCertificates()
 	if err != nil {
 		panic(err)

@@ -101,7 +101,7 @@ func newHand(ctx context.Context, s *stage.Stage) (_ *hand, err error) {
 		return nil, err
 	}
 	dial := func(ctx context.Context) (net.Conn, error) {
-		return s.Lab.DialContext(ctx, "tcp", h.machine.Address+":22")
+		return s.DialContext(ctx, "tcp", h.machine.Address+":22")
 	}
 	if h.way, err = newForward(0, dial); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func (b *bench) probes(ctx context.Context) (_ []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	again := func(context.Context) error { return command(client) }
 	floor, err := b.inTurns(ctx, "times ten commands", probePairs, processorTime(again), processorTime(bare))
 	if err != nil {
@@ -193,7 +193,7 @@ func (h *served) exec(key ssh.Signer) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	return command(client)
 }
 

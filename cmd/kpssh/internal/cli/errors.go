@@ -73,7 +73,7 @@ func report(env *Env, err error) int {
 	}
 	env.say("error", "31", err.Error())
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if h, ok := e.(*hinted); ok {
+		if h, ok := e.(*hinted); ok { //nolint:errorlint // the loop unwraps: all hints are said
 			env.Hintf("%s", h.hint)
 		}
 	}

@@ -37,7 +37,7 @@ func (t *Table) writeTo(w io.Writer) error {
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	tw.Flush()
+	_ = tw.Flush() // into memory
 	for _, line := range strings.SplitAfter(b.String(), "\n") {
 		if text, ended := strings.CutSuffix(line, "\n"); ended {
 			out.WriteString(strings.TrimRight(text, " ") + "\n")

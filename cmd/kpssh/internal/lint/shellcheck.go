@@ -35,7 +35,7 @@ func shellcheck(ctx context.Context, path string, text []byte) ([]Finding, error
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	var exit *exec.ExitError
-	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1 && ctx.Err() == nil) { // 1: it found something
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1 || ctx.Err() != nil) { // 1: it found something
 		return nil, fmt.Errorf("%w %.200s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	var report struct {

@@ -124,7 +124,8 @@ func (c *comparison) pair(change string, a, b *signing.AllowedScript) Script {
 		return cli.Visible(fmt.Sprintf("%s@%s/%s %s", e.Profile, e.Version, e.Phase, e.Digest))
 	}
 	var from, to []byte
-	fromName, known := "/dev/null", true
+	fromName := "/dev/null"
+	var known bool
 	if a == nil {
 		s.Schema = c.schema(nil, b)
 	} else {
