@@ -188,7 +188,7 @@ func (h *poolHost) install(s *remotetest.Session) error {
 	uploaded, err := filepath.Glob(filepath.Join(h.dir, "libexec", ".upload.*"))
 	packaged := strings.Contains(s.Command, libexec+"/kpssh-shim install")
 	if err != nil || len(uploaded) != 1 && !packaged || packaged && len(uploaded) > 0 {
-		return fmt.Errorf("uploaded are %q, %w", uploaded, err)
+		return fmt.Errorf("uploaded are %q, %v", uploaded, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

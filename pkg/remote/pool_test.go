@@ -262,7 +262,7 @@ func TestPoolBacksOffAfterTwoRejections(t *testing.T) {
 	if server.Connections() != 3 {
 		t.Fatalf("%d attempts after a minute, want 3", server.Connections())
 	}
-	try(server.Target(remotetest.Key(t)))
+	_ = try(server.Target(remotetest.Key(t)))
 	if server.Connections() != 4 {
 		t.Fatal("another key was not tried")
 	}

@@ -32,7 +32,7 @@ func Parse(text string) (Login, error) {
 	} else if found || strings.Count(l.Host, ":") == 1 {
 		var err error
 		if l.Host, l.Port, err = splitPort(l.Host); err != nil {
-			return Login{}, fmt.Errorf("%q is not user@host[:port]: %w", text, err)
+			return Login{}, fmt.Errorf("%q is not user@host[:port]: %v", text, err)
 		}
 	}
 	// A leading dash would become an option of the ssh program.

@@ -263,5 +263,5 @@ func (s *Set) allowlistUnder(d *trustdir.Dir, next *signing.Root) ([]byte, error
 		hint = "have as many authors sign the list in effect before, each with 'kpssh profile sign --countersign --key KEY'; " +
 			"a key that is not listed yet: 'kpssh root add-key author' first, with the threshold as it is"
 	}
-	return nil, cli.Hint(fmt.Errorf("root version %d would leave the hosts without an allowlist: %v", next.Version, err), "%s", hint) //nolint:errorlint // that the list lacks signatures is not that the root does
+	return nil, cli.Hint(fmt.Errorf("root version %d would leave the hosts without an allowlist: %v", next.Version, err), "%s", hint)
 }
