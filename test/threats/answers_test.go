@@ -328,8 +328,9 @@ func TestA13_NoOtherDocumentIsAnAnswer(t *testing.T) {
 
 // The controller does not take in what a hostile host sends without end, whatever the host's shim would do.
 func TestD5_TheControllerIsNotFlooded(t *testing.T) {
-	// Bytes: 4 MiB, and what the flooding SSH server has in flight in this same process.
-	const most = 4<<20 + 2<<20
+	// Bytes, a 64th of what is sent. What the server in this same process has in flight is in it, and what died while the
+	// collector looked, which on a busy machine is more: P8 of the bench measures it closely, in a process of its own.
+	const most = 16 << 20
 	w := newWorld(t, join)
 	h := newHost(t, w)
 	flood := func(kind wire.Type, size int) func(io.Writer) {
