@@ -20,6 +20,9 @@ E2E_PACKAGES = $(shell grep -rl --include='*_test.go' '^//go:build e2e' . | xarg
 TEST_FUZZTIME ?= 60s
 FUZZTIME    ?= 10m
 GOVULNCHECK ?= v1.9.0
+CRD_CHART   := charts/karpenter-provider-ssh-crds/templates
+# Uninstalling the chart leaves its objects: with the kinds their objects would go.
+KEPT := /^metadata:$$/{n;s|^  annotations:$$|&\n    helm.sh/resource-policy: keep|;t;s|^|  annotations:\n    helm.sh/resource-policy: keep\n|}
 GOLANGCI    ?= v2.15.0
 
 ##@ The two commands of the README
@@ -108,9 +111,11 @@ test-fuzz: ## The same for a minute each
 	@go run ./test/fuzz -time $(TEST_FUZZTIME) $(FUZZ_FLAGS)
 
 .PHONY: generate
-generate: ## Regenerate deepcopy code and CRDs
+generate: ## Regenerate deepcopy code and CRDs, also those in the CRD chart
 	go tool -modfile=go.tools.mod controller-gen object paths=./pkg/apis/...
 	go tool -modfile=go.tools.mod controller-gen crd paths=./pkg/apis/... output:crd:dir=pkg/apis/crds
+	@rm -f $(CRD_CHART)/*.yaml
+	@for file in pkg/apis/crds/*.yaml pkg/apis/admission/*.yaml; do sed '$(KEPT)' "$$file" >"$(CRD_CHART)/$${file##*/}"; done
 
 .PHONY: verify
 verify: ## Fail when generated files, formatting or go.mod are not up to date
