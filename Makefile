@@ -91,7 +91,7 @@ test-e2e: build ## End-to-end tests in the lab (root; installs what it misses wi
 .PHONY: test-faults
 test-faults: root build ## Break hosts, networks, control plane and controller, for hours; FAULTS_FLAGS='-run Killed -kills 10' picks
 	go vet -tags faults ./test/faults ./pkg/pool
-	go test -tags faults -count=1 -run Interleavings -v ./pkg/pool
+	go test -tags faults -count=1 -timeout 1h -run Interleavings -v ./pkg/pool
 	go test -tags faults -count=1 -timeout $(FAULTS_TIMEOUT) -v ./test/faults $(FAULTS_FLAGS)
 
 .PHONY: test-race
