@@ -20,10 +20,10 @@ E2E_PACKAGES = $(shell grep -rl --include='*_test.go' '^//go:build e2e' . | xarg
 TEST_FUZZTIME ?= 60s
 FUZZTIME    ?= 10m
 GOVULNCHECK ?= v1.9.0
+GOLANGCI    ?= v2.15.0
 CRD_CHART   := charts/karpenter-provider-ssh-crds/templates
 # Uninstalling the chart leaves its objects: with the kinds their objects would go.
 KEPT := /^metadata:$$/{n;s|^  annotations:$$|&\n    helm.sh/resource-policy: keep|;t;s|^|  annotations:\n    helm.sh/resource-policy: keep\n|}
-GOLANGCI    ?= v2.15.0
 
 ##@ The two commands of the README
 

@@ -21,6 +21,8 @@ const (
 	// Group is what a token's bearer belongs to. RBAC gives it the making of a client CSR, and
 	// nothing else.
 	Group = apis.BootstrapGroup
+	// UserPrefix is what a token's bearer is called, before the token's id (Kubernetes' bootstrap token authenticator).
+	UserPrefix = "system:bootstrap:"
 	// Namespace is where the API server looks for bootstrap tokens.
 	Namespace = metav1.NamespaceSystem
 	// TTL is how long a token lives when nobody deletes it.

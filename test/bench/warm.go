@@ -247,7 +247,7 @@ func (w *warm) approve(ctx context.Context, tokenID string) error {
 		}
 		for i := range requests.Items {
 			request := &requests.Items[i]
-			if request.Spec.Username != "system:bootstrap:"+tokenID {
+			if request.Spec.Username != bootstrap.UserPrefix+tokenID {
 				continue
 			}
 			request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{

@@ -46,7 +46,7 @@ const ahead = "install-began\ninstall-ended\nleave-began\nleave-ended\n"
 // prepared waits until a free host, another than but, has been prepared for the pool, and returns its name.
 func prepared(t *testing.T, p *pool, but string) (name string) {
 	t.Helper()
-	marker := p.profile.Name + "@" + p.profile.Spec.Version
+	marker := p.profile.Marker()
 	until(t, "a free host to be prepared", func(ctx context.Context) error {
 		hosts, err := on.SSHHosts(ctx)
 		if err != nil {

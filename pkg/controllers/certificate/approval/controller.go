@@ -37,7 +37,6 @@ const (
 	// reasonApproved is that of the condition on a request.
 	reasonApproved = "KpsshNodeOfClaim"
 
-	userPrefix = "system:bootstrap:"
 	nodePrefix = "system:node:"
 	nodeGroup  = "system:nodes"
 
@@ -81,7 +80,7 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	if !concerned(request) {
 		return reconcile.Result{}, nil
 	}
-	id := strings.TrimPrefix(request.Spec.Username, userPrefix)
+	id := strings.TrimPrefix(request.Spec.Username, bootstrap.UserPrefix)
 	host, err := c.claimedWith(ctx, id)
 	switch {
 	case err != nil:
@@ -105,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 // concerned tells whether a request is by one of our tokens, for what kubelets ask for, and nobody has decided yet.
 func concerned(request *certificatesv1.CertificateSigningRequest) bool {
 	return request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName &&
-		strings.HasPrefix(request.Spec.Username, userPrefix) && slices.Contains(request.Spec.Groups, bootstrap.Group) &&
+		strings.HasPrefix(request.Spec.Username, bootstrap.UserPrefix) && slices.Contains(request.Spec.Groups, bootstrap.Group) &&
 		len(request.Status.Conditions) == 0 && len(request.Status.Certificate) == 0
 }
 
