@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,6 +22,17 @@ func Preparing(host *v1beta1.SSHHost) string {
 		}
 	}
 	return ""
+}
+
+// UnpreparedSince is when the last preparation of the host ended, if that was not well; the zero time otherwise.
+func UnpreparedSince(host *v1beta1.SSHHost) time.Time {
+	for i := range host.Status.Conditions {
+		c := &host.Status.Conditions[i]
+		if c.Type == v1beta1.ConditionPreparing && c.Status == metav1.ConditionFalse && c.Reason != v1beta1.ReasonPrepared {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // Resumable says whether a process may go on with the preparation that another one began: nobody has claimed the host,

@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -33,10 +32,11 @@ import (
 
 const (
 	busyDelay = time.Second
-	// A host on which no preparation could be begun or ended, for whatever reason, is tried again after firstRetry, and
-	// less and less often.
-	firstRetry, lastRetry = 30 * time.Second, 10 * time.Minute
-	// pause is how long a class is left alone whose preparation failed by its configuration.
+	// retry is how long a host is left alone whose last preparation did not end well. What is the host's fault is counted
+	// in its status besides, and may keep it waiting for longer.
+	retry = 2 * time.Minute
+	// pause is how long a class is left alone for which a preparation failed by its configuration, or could not be put on
+	// record.
 	pause = time.Minute
 	// reasonAbandoned: no class wants that any more.
 	reasonAbandoned = "Abandoned"
@@ -85,9 +85,7 @@ type Controller struct {
 	// What follows only saves attempts: a restart begins anew.
 	mu      sync.Mutex
 	running map[string]job       // host → what is under way on it
-	waiting map[string]time.Time // host → not before
 	paused  map[string]time.Time // class → not before
-	backoff workqueue.TypedRateLimiter[string]
 
 	picked chan event.GenericEvent
 	ended  chan event.GenericEvent
@@ -97,10 +95,9 @@ type Controller struct {
 func NewController(opts Options) *Controller {
 	opts.Workers = max(1, opts.Workers)
 	return &Controller{
-		Options: opts, running: map[string]job{}, waiting: map[string]time.Time{}, paused: map[string]time.Time{},
-		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-		picked:  make(chan event.GenericEvent, opts.Workers),
-		ended:   make(chan event.GenericEvent, 1),
+		Options: opts, running: map[string]job{}, paused: map[string]time.Time{},
+		picked: make(chan event.GenericEvent, opts.Workers),
+		ended:  make(chan event.GenericEvent, 1),
 	}
 }
 
@@ -120,18 +117,18 @@ func (c *Controller) Reconcile(ctx context.Context, cached *v1beta1.SSHHost) (re
 	if !looked && err == nil && result.RequeueAfter > 0 {
 		return result, nil // something else goes on there, most likely a probe
 	}
-	c.done(j, err)
+	c.done(cached.Name, err)
 	return reconcile.Result{}, err
 }
 
-// done makes room for another host.
-func (c *Controller) done(j job, err error) {
+// done makes room for another host. An error is one that could not be put on record.
+func (c *Controller) done(host string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.running, j.host)
 	if err != nil {
-		c.waiting[j.host] = c.Clock.Now().Add(c.backoff.When(j.host))
+		c.paused[c.running[host].class] = c.Clock.Now().Add(pause)
 	}
+	delete(c.running, host)
 	select {
 	case c.ended <- event.GenericEvent{Object: &v1beta1.SSHHost{}}:
 	default:
@@ -245,12 +242,11 @@ func (c *Controller) leave(ctx context.Context, s membership.Subject, j job) (po
 	if err != nil {
 		return c.failed(s, j, membership.FailureOf(err)), nil
 	}
-	c.backoff.Forget(s.Host.Name)
 	return pool.Preparation{Reason: v1beta1.ReasonPrepared, Message: j.marker + " is installed", Leave: pool.LeaveEnded}, nil
 }
 
 // failed says how the preparation ended that did not end well, and on the host, or on the class when that is to blame,
-// what went wrong; and it has host or class left alone for a while.
+// what went wrong; and it has such a class left alone for a while.
 func (c *Controller) failed(s membership.Subject, j job, failure *membership.Failure) pool.Preparation {
 	out := pool.Preparation{Reason: failure.Reason, Message: failure.Error(), HostFault: failure.Kind == membership.HostFault}
 	switch {
@@ -262,14 +258,12 @@ func (c *Controller) failed(s membership.Subject, j job, failure *membership.Fai
 		out.Reason = v1beta1.ReasonInstallFailed
 	}
 	var object client.Object = s.Host
-	c.mu.Lock()
 	if failure.Kind == membership.Configuration {
 		object = s.Class
+		c.mu.Lock()
 		c.paused[j.class] = c.Clock.Now().Add(pause)
-	} else {
-		c.waiting[j.host] = c.Clock.Now().Add(c.backoff.When(j.host))
+		c.mu.Unlock()
 	}
-	c.mu.Unlock()
 	c.Recorder.Publish(events.Event{
 		InvolvedObject: object, Type: corev1.EventTypeWarning, Reason: v1beta1.EventPrepareFailed,
 		Message: failure.Error(), DedupeValues: []string{string(object.GetUID()), failure.Error()},

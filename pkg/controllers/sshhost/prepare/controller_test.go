@@ -2,6 +2,7 @@ package prepare_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,10 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
@@ -472,6 +475,36 @@ func TestAHostOutOfReachIsLeftAlone(t *testing.T) {
 	f.probed("h1")
 	if again := f.plan(); len(again) > 0 {
 		t.Errorf("tried again at once: %v", again)
+	}
+	f.restart()
+	if again := f.plan(); len(again) > 0 {
+		t.Errorf("tried again at once by the next process: %v", again)
+	}
+	f.machines.Machine("h1").Probing = nil
+	f.Clock.Step(2 * time.Minute)
+	if again := f.work(); len(again) != 1 || f.Host("h1").Status.InstalledProfile != marker {
+		t.Errorf("after a while: %v, %+v", again, f.Host("h1").Status)
+	}
+}
+
+func TestWhatCannotBeRecordedHasTheClassWait(t *testing.T) {
+	f := newFixture(t, objects(controllertest.Class(wants("all")), hosts("h1"))...)
+	f.Env.Client = interceptor.NewClient(f.Env.Client, interceptor.Funcs{
+		SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+			return apierrors.NewInternalError(errors.New("no space left on the disk of etcd"))
+		},
+	})
+	f.restart()
+	f.plan()
+	if _, err := f.prepare.Reconcile(context.Background(), f.Host("h1")); err == nil {
+		t.Fatal("the preparation was begun")
+	}
+	if again := f.plan(); len(again) > 0 {
+		t.Errorf("tried again at once: %v", again)
+	}
+	f.Clock.Step(time.Minute)
+	if again := f.plan(); len(again) != 1 {
+		t.Errorf("after a while: %v", again)
 	}
 }
 

@@ -126,7 +126,6 @@ func (c *Controller) wishes(ctx context.Context) ([]wish, error) {
 // order in which they are prepared. held says that there are some whose time has not come.
 func (c *Controller) look(wishes []wish) (resumable []job, candidates []candidate, held bool) {
 	now := c.Clock.Now()
-	seen := map[string]bool{}
 	c.Inventory.Range(func(h *v1beta1.SSHHost) {
 		if _, running := c.running[h.Name]; running {
 			return
@@ -135,9 +134,7 @@ func (c *Controller) look(wishes []wish) (resumable []job, candidates []candidat
 			resumable = append(resumable, job{host: h.Name, marker: pool.Preparing(h)})
 			return
 		}
-		waits := now.Before(c.waiting[h.Name])
-		seen[h.Name] = waits
-		waits = waits || failing(h, now)
+		waits := failing(h, now)
 		if !waits && !pool.Claimable(h) {
 			return
 		}
@@ -149,11 +146,6 @@ func (c *Controller) look(wishes []wish) (resumable []job, candidates []candidat
 			candidates = append(candidates, *candidate)
 		}
 	})
-	for name := range c.waiting {
-		if !seen[name] {
-			delete(c.waiting, name)
-		}
-	}
 	slices.SortFunc(resumable, func(a, b job) int { return strings.Compare(a.host, b.host) })
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		// The cheapest type is claimed first, and a type costs by its CPUs.
@@ -176,9 +168,10 @@ func candidateOf(h *v1beta1.SSHHost, wishes []wish) *candidate {
 	return &out
 }
 
-// failing says whether the host failed so recently that it is not to be tried again yet.
+// failing says whether the host, or its last preparation, failed so recently that it is not to be tried again yet. Both are
+// on record, so that another process waits too.
 func failing(h *v1beta1.SSHHost, now time.Time) bool {
-	return pool.RetryIn(h, now) > 0 || pool.LeaveIn(h, now) > 0
+	return pool.RetryIn(h, now) > 0 || pool.LeaveIn(h, now) > 0 || now.Before(pool.UnpreparedSince(h).Add(retry))
 }
 
 // assign gives candidates to classes.

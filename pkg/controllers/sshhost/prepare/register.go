@@ -78,10 +78,7 @@ func (c *Controller) byName(reader client.Reader) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		host := &v1beta1.SSHHost{}
 		if err := reader.Get(ctx, request.NamespacedName, host); err != nil {
-			c.done(job{host: request.Name}, client.IgnoreNotFound(err))
-			if client.IgnoreNotFound(err) == nil {
-				c.backoff.Forget(request.Name)
-			}
+			c.done(request.Name, client.IgnoreNotFound(err))
 			return reconcile.Result{}, nil //nolint:nilerr // planned again
 		}
 		return c.Reconcile(ctx, host)
