@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
+	pools "github.com/kpssh/karpenter-provider-ssh/pkg/pool"
 )
 
 // TestAHostIsPreparedAheadOfDemand (issue 4, preparation ahead of demand): of two free hosts one is to be prepared. It
@@ -55,6 +56,9 @@ func prepared(t *testing.T, p *pool, but string) (name string) {
 		for _, h := range hosts {
 			s := h.Status
 			if h.Name == but || s.State != v1beta1.HostAvailable || s.ClaimRef != nil || s.InstalledProfile != marker {
+				continue
+			}
+			if pools.Preparing(&h) != "" { // it is Available until leave has run, and again after the probe
 				continue
 			}
 			if wrote, err := on.Witnessed(ctx, machine(t, h.Name)); err != nil || wrote != ahead {
