@@ -21,6 +21,8 @@ TEST_FUZZTIME ?= 60s
 FUZZTIME    ?= 10m
 GOVULNCHECK ?= v1.9.0
 GOLANGCI    ?= v2.15.0
+# Where make image-push puts the image, and what archives call it. The chart's default, so that what is loaded is found.
+IMAGE       ?= $(shell awk '$$1 == "repository:" {print $$2}' charts/karpenter-provider-ssh/values.yaml):$(VERSION)
 CRD_CHART   := charts/karpenter-provider-ssh-crds/templates
 # Uninstalling the chart leaves its objects: with the kinds their objects would go.
 KEPT := /^metadata:$$/{n;s|^  annotations:$$|&\n    helm.sh/resource-policy: keep|;t;s|^|  annotations:\n    helm.sh/resource-policy: keep\n|}
@@ -138,8 +140,23 @@ vulncheck: ## Known vulnerabilities in the code that is linked (fetches the data
 
 .PHONY: packages
 packages: ## deb and rpm of the shim for amd64, arm64 and armhf, with SBOMs and SHA256SUMS, into dist/
-	@rm -rf dist
+	@rm -rf dist/kpssh-shim* dist/SHA256SUMS
 	@$(call slow,building packages,VERSION='$(VERSION)' packaging/build.sh dist)
+
+##@ Container image
+
+.PHONY: image
+image: ## The controller's image for linux/amd64 and linux/arm64, with SBOMs, into dist/image/ (no container engine)
+	@rm -rf dist/image
+	@$(call slow,building the image,IMAGE='$(IMAGE)' VERSION='$(VERSION)' packaging/image/build.sh dist/image)
+
+.PHONY: image-push
+image-push: ## Push what `make image` made to IMAGE (registry/name:tag), with the login that `docker login` kept
+	@go run ./packaging/image push -from dist/image -image '$(IMAGE)'
+
+.PHONY: image-load
+image-load: root ## Give what `make image` made to host NODE of a lab that is up (make demo KEEP=1); LAB is its id, if several are
+	@go run ./test/lab/cmd/kpssh-lab image-load -node '$(NODE)' -lab '$(LAB)' -archive dist/image/karpenter-provider-ssh-linux-amd64.tar
 
 ##@ Cleaning
 

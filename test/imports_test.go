@@ -26,14 +26,15 @@ type rule struct {
 
 // rules is the import table of docs/architecture.md. The longest matching key counts, and before it one that is the path.
 var rules = map[string]rule{
-	"signing":        {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http", "crypto/tls"}},
-	"signing/keys":   {may: []string{"signing"}, never: []string{"k8s.io/", "sigs.k8s.io/"}},
-	"shim/wire":      {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http"}},
-	"pkg/profile":    {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http"}},
-	"shim/shimtest":  {may: []string{"signing", "shim/wire"}, never: shimNever},
-	"shim":           {may: []string{"signing", "shim/wire", "packaging"}, never: shimNever, only: shimOnly},
-	"cmd/kpssh-shim": {may: []string{"shim"}, never: shimNever, only: shimOnly},
-	"pkg/remote":     {never: []string{module + "signing", "k8s.io/", "sigs.k8s.io/"}},
+	"signing":         {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http", "crypto/tls"}},
+	"signing/keys":    {may: []string{"signing"}, never: []string{"k8s.io/", "sigs.k8s.io/"}},
+	"shim/wire":       {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http"}},
+	"pkg/profile":     {never: []string{"k8s.io/", "sigs.k8s.io/", "github.com/sigstore/", "net/http"}},
+	"shim/shimtest":   {may: []string{"signing", "shim/wire"}, never: shimNever},
+	"shim":            {may: []string{"signing", "shim/wire", "packaging"}, never: shimNever, only: shimOnly},
+	"cmd/kpssh-shim":  {may: []string{"shim"}, never: shimNever, only: shimOnly},
+	"packaging/image": {},
+	"pkg/remote":      {never: []string{module + "signing", "k8s.io/", "sigs.k8s.io/"}},
 	"pkg/dispatch": {
 		may:   []string{"pkg/remote", "shim/wire", "signing", "pkg/profile", "pkg/apis/"},
 		never: []string{module + "pkg/cloudprovider", module + "pkg/controllers/", "sigs.k8s.io/karpenter/"},

@@ -27,6 +27,9 @@ func (h *Host) makeDisk() error {
 		return err
 	}
 	h.hostKey = signer.PublicKey()
+	if err := os.WriteFile(h.path(knownHost), []byte(h.Address+" "+line(h.hostKey)+"\n"), 0o644); err != nil {
+		return fmt.Errorf("writing down the address: %w", err)
+	}
 	machineID, err := newMachineID()
 	if err != nil {
 		return err

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/kpssh/karpenter-provider-ssh/test/lab"
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/images"
 )
 
 // envOwner makes the test binary the owner of a lab that a test kills.
@@ -161,6 +164,24 @@ func TestAHostIsARealMachine(t *testing.T) {
 			t.Errorf("tasks: %s", got)
 		}
 		execute(t, h, "ctr", "-n", "k8s.io", "tasks", "kill", "x")
+	})
+	t.Run("another process can give it an image", func(t *testing.T) {
+		const ref = "registry.test/x:1"
+		image, err := images.Archive(ref, runtime.GOARCH, "x", []byte("program"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive := filepath.Join(t.TempDir(), "image.tar")
+		if err := os.WriteFile(archive, image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		load := exec.CommandContext(t.Context(), "go", "run", "./cmd/kpssh-lab", "image-load", "-lab", l.ID(), "-node", "host-a", "-archive", archive)
+		if out, err := load.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if got := execute(t, h, "ctr", "-n", "k8s.io", "images", "list", "-q"); !slices.Contains(strings.Fields(got), ref) {
+			t.Errorf("it has %s", got)
+		}
 	})
 	t.Run("a reboot is one", func(t *testing.T) {
 		execute(t, h, "sh", "-c", "echo kept >/root/kept")

@@ -17,6 +17,8 @@ installs what the machine lacks with apt-get.
 
 Usage:
   kpssh-lab up [-hosts N] [-exec COMMAND]   start a lab; it lasts until Ctrl-C
+  kpssh-lab image-load -node HOST -archive FILE [-lab ID]
+                                            give a host of a lab that is up a container image
   kpssh-lab prepare [-api-server]           fill the caches, so that the next start is quick
   kpssh-lab gc                              remove what killed labs left
   kpssh-lab doctor                          say what this machine lacks
@@ -46,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	verbs := map[string]func(context.Context, []string, io.Writer, io.Writer) error{
-		"up": up, "prepare": prepare, "gc": collect, "doctor": doctor,
+		"up": up, "image-load": imageLoad, "prepare": prepare, "gc": collect, "doctor": doctor,
 	}
 	switch args[0] {
 	case "-h", "--help", "help":

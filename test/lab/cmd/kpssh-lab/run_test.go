@@ -19,6 +19,8 @@ func TestRunAnswersWithoutStartingAnything(t *testing.T) {
 		"an unknown flag is a usage error":   {[]string{"gc", "-x"}, exitUsage, "", "-x"},
 		"a stray argument is named":          {[]string{"gc", "now"}, exitUsage, "", `"now"`},
 		"fewer than no hosts is refused":     {[]string{"up", "-hosts", "-1"}, exitUsage, "", "-hosts is -1"},
+		"an image goes to a node":            {[]string{"image-load", "-archive", "x"}, exitUsage, "", "-node"},
+		"an image has to be made first":      {[]string{"image-load", "-node", "host-a", "-archive", "/nonexistent"}, exitFailure, "", "make image"},
 		"a number that is none is a refusal": {[]string{"up", "-hosts", "two"}, exitUsage, "", "two"},
 	} {
 		t.Run(name, func(t *testing.T) {
