@@ -156,7 +156,9 @@ image-push: ## Push what `make image` made to IMAGE (registry/name:tag), with th
 
 .PHONY: image-load
 image-load: root ## Give what `make image` made to host NODE of a lab that is up (make demo KEEP=1); LAB is its id, if several are
-	@go run ./test/lab/cmd/kpssh-lab image-load -node '$(NODE)' -lab '$(LAB)' -archive dist/image/karpenter-provider-ssh-linux-amd64.tar
+	@[ -n '$(NODE)' ] || { echo 'NODE says which host gets it, such as make image-load NODE=host-a' >&2; exit 1; }
+	@go run ./test/lab/cmd/kpssh-lab image-load -node '$(NODE)' -lab '$(LAB)' \
+	  -archive "dist/image/karpenter-provider-ssh-linux-$$(go env GOARCH).tar"
 
 ##@ Cleaning
 
