@@ -243,6 +243,25 @@ func tree(t *testing.T, dir string) map[string][]byte {
 	return files
 }
 
+// A kubelet goes by what the chart says, and an engine without one by what the image says.
+func TestTheChartRunsItAsTheSameUser(t *testing.T) {
+	deployment, err := os.ReadFile("../../charts/karpenter-provider-ssh/templates/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, gid, _ := strings.Cut(user, ":")
+	for _, want := range []string{"runAsUser: " + uid + "\n", "runAsGroup: " + gid + "\n"} {
+		if !bytes.Contains(deployment, []byte(want)) {
+			t.Errorf("the chart does not say %q", want)
+		}
+	}
+	for _, other := range []string{"command:", "workingDir:"} {
+		if bytes.Contains(deployment, []byte(other)) {
+			t.Errorf("the chart has %s of its own, where the image's fits", other)
+		}
+	}
+}
+
 func TestArchivesCarryTheNameAndTheSameFiles(t *testing.T) {
 	b, _ := built(t)
 	for _, arch := range architectures {
