@@ -127,7 +127,7 @@ func (r *rotator) tell(result *rotationResult) {
 			r.env.Progress("keep %s until the new key is seen in use", result.OldFile)
 		}
 	}
-	if result.Finished {
+	if result.Finished && !r.acted { // whoever called may have meant another replacement
 		if r.emergency && r.env.Now().Sub(r.state.Issued) >= finishedLately {
 			r.env.Warnf("this call replaced nothing: the %s key was replaced on %s, and the one in use since is still believed", r.role, r.state.Issued.UTC().Format(time.DateOnly))
 		}
