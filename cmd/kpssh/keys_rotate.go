@@ -180,6 +180,9 @@ func (r *rotator) advance(ctx context.Context) (bool, error) {
 	}
 	switch r.state.Phase {
 	case rotation.Idle:
+		if err := refuseWaitingRoot(r.env, r.dir, r.set); err != nil {
+			return false, err
+		}
 		return r.act(stepKey, "make the new key", r.makeKey)
 	case rotation.Made:
 		if r.emergency {
