@@ -20,10 +20,8 @@ func UnpackDebian(ctx context.Context, dir, pkg string, programs ...string) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	download := exec.CommandContext(ctx, "apt-get", "-o", "APT::Sandbox::User=root", "download", pkg)
-	download.Dir = scratch
-	if out, err := download.CombinedOutput(); err != nil {
-		return fmt.Errorf("downloading %s (\"apt-get update\" may help): %w: %s", pkg, err, out)
+	if err := download(ctx, scratch, pkg); err != nil {
+		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(scratch, "*.deb"))
 	if err != nil || len(debs) != 1 {
@@ -39,4 +37,23 @@ func UnpackDebian(ctx context.Context, dir, pkg string, programs ...string) (err
 		}
 	}
 	return nil
+}
+
+// download fetches a package into dir. The lists of packages are fetched only if it does not work without.
+func download(ctx context.Context, dir, pkg string) error {
+	apt := func(args ...string) error {
+		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-o", "APT::Sandbox::User=root", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("running apt-get %s: %w: %s", args[0], err, out)
+		}
+		return nil
+	}
+	if apt("download", pkg) == nil {
+		return nil
+	}
+	if err := apt("update"); err != nil {
+		return err
+	}
+	return apt("download", pkg)
 }
