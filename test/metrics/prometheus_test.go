@@ -198,7 +198,7 @@ func (p *prometheus) quiet(alerts ...string) {
 }
 
 // deadline bounds one wait for something that takes seconds on an idle machine.
-const deadline = 3 * time.Minute
+const deadline = 4 * time.Minute
 
 func within(t *testing.T) context.Context {
 	t.Helper()
