@@ -108,6 +108,9 @@ func (r *rotator) successorVerifies() bool {
 	if r.role == roleAuthor {
 		return r.set.Allowlist == nil || r.set.AllowlistHolds(&signing.Root{Author: signing.RoleKeys{Keys: []signing.Key{r.state.New}, Threshold: 1}})
 	}
+	if r.pool == nil && !r.state.AtOnce { // the root that dropped the old key came after the switch
+		return true
+	}
 	return r.confirmed(stepSwitch) || r.pool != nil && r.pool.DispatchKey == r.state.New.String()
 }
 

@@ -323,8 +323,13 @@ func placeRoot(env *cli.Env, d *trustdir.Dir, set *documents.Set, envelope []byt
 		return false, err
 	}
 	env.Warnf("root version %d is not in effect yet: %v", next.Version, err)
-	env.Hintf("have %s sign it: '%s root sign --dir %s --key KEY', or, on another machine, '%s root sign --key KEY %s' and '%s root sign --dir %s --merge FILE' when it is back",
-		strings.Join(unsigned(d, set.Root, next, envelope), ", "), env.Prog, d.Path, env.Prog, filepath.Base(pending), env.Prog, d.Path)
+	names := unsigned(d, set.Root, next, envelope)
+	who := "have %s sign it"
+	if len(names) > 1 {
+		who = "have as many as are missing of %s sign it"
+	}
+	env.Hintf(who+": '%s root sign --dir %s --key KEY', or, on another machine, '%s root sign --key KEY %s' and '%s root sign --dir %s --merge FILE' when it is back",
+		strings.Join(names, ", "), env.Prog, d.Path, env.Prog, filepath.Base(pending), env.Prog, d.Path)
 	return false, nil
 }
 
