@@ -9,6 +9,8 @@ package kubebin
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -40,7 +42,7 @@ const (
 
 // Components are the programs that a whole cluster needs besides etcd.
 func Components() []string {
-	return []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"}
+	return []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"}
 }
 
 // Binaries are programs found for this machine.
@@ -122,8 +124,7 @@ func (f Finder) fromBinDir(ctx context.Context, need []string) (Binaries, error)
 }
 
 func (f Finder) fromCache(ctx context.Context) (Binaries, error) {
-	key := fmt.Sprintf("kubernetes/%s-%s", f.Version, f.Arch)
-	dir, err := cachedir.Fill(ctx, f.CacheDir, key, f.Log, func(ctx context.Context, dir string) error {
+	dir, err := cachedir.Fill(ctx, f.CacheDir, f.key(), f.Log, func(ctx context.Context, dir string) error {
 		err := f.download(ctx, dir)
 		if !errors.Is(err, errUnreachable) {
 			return err
@@ -135,6 +136,12 @@ func (f Finder) fromCache(ctx context.Context) (Binaries, error) {
 		return Binaries{}, fmt.Errorf("getting Kubernetes %s: %w", f.Version, err)
 	}
 	return f.withEtcd(ctx, dir)
+}
+
+// key changes with what an entry holds: one that an older lab made lacks what has come since.
+func (f Finder) key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%v\n%s", Components(), multicallSource))
+	return fmt.Sprintf("kubernetes/%s-%s-%s", f.Version, f.Arch, hex.EncodeToString(sum[:6]))
 }
 
 // withEtcd takes etcd from dir where dir has it.

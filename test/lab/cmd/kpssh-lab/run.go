@@ -16,7 +16,8 @@ Everything is in a network namespace of its own and goes away when it ends. It n
 installs what the machine lacks with apt-get.
 
 Usage:
-  kpssh-lab up [-hosts N] [-exec COMMAND]   start a lab; it lasts until Ctrl-C
+  kpssh-lab up [-hosts N] [-node] [-exec COMMAND]
+                                            start a lab; it lasts until Ctrl-C
   kpssh-lab image-load -node HOST -archive FILE [-lab ID]
                                             give a host of a lab that is up a container image
   kpssh-lab prepare [-api-server]           fill the caches, so that the next start is quick
@@ -30,7 +31,8 @@ Examples:
       what the API-server-only tests need, without root
 
 Environment:
-  KPSSH_KUBE_BIN_DIR      a directory with kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, etcd
+  KPSSH_KUBE_BIN_DIR      a directory with kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kube-proxy,
+                          kubectl, etcd
   KPSSH_KUBE_RELEASE_URL  where Kubernetes' release files are; "off" builds from source at once
   KPSSH_DEBIAN_MIRROR     where the hosts' Debian comes from
   XDG_CACHE_HOME          caches are in its kpssh directory
