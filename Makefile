@@ -12,10 +12,8 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # The controller and the CLI are built as the tests are, so that both share what was compiled.
 GOBUILD := go build -ldflags '$(LDFLAGS)'
 SHIM    := CGO_ENABLED=0 go build $(shell grep -v '^\#' packaging/shim.flags) -ldflags '$(LDFLAGS)'
-# The whole of the real thing: root, real hosts, real control plane. It waits more than it computes: two packages, with a lab
-# each, do not get into each other's way.
+# The whole of the real thing: root, real hosts, real control plane.
 E2E_TIMEOUT ?= 40m
-E2E_JOBS    ?= 2
 FAULTS_TIMEOUT ?= 8h
 E2E_PACKAGES = $(shell grep -rl --include='*_test.go' '^//go:build e2e' . | xargs -n1 dirname | sort -u)
 # How long each target is fuzzed: in make test, and in make fuzz.
@@ -37,8 +35,7 @@ demo: root build ## A pending pod pulls a host into a real cluster, and gives it
 	@$(BIN)/demo $(if $(KEEP),--keep) $(DEMO_FLAGS)
 
 .PHONY: test
-test: root test-unit ## Everything: unit tests, then end-to-end tests on real parts and fuzzing (root, ≤ 20 min warm)
-	@$(MAKE) -j2 test-e2e test-fuzz
+test: root test-unit test-e2e test-fuzz ## Everything: unit tests, end-to-end tests on real parts, fuzzing (root, ≤ 30 min warm)
 
 # Said before minutes of building, not after. `go` may be where sudo does not look.
 .PHONY: root
@@ -91,7 +88,7 @@ test-e2e: build ## End-to-end tests in the lab (root; installs what it misses wi
 	@$(call slow,building kpssh-lab,go build -o $(BIN)/kpssh-lab ./test/lab/cmd/kpssh-lab)
 	$(BIN)/kpssh-lab prepare
 	@echo "the end-to-end tests take a quarter of an hour; E2E_FLAGS=-v shows each of them"
-	@$(call slow,testing end to end,go test -tags e2e -count=1 -timeout $(E2E_TIMEOUT) -p $(E2E_JOBS) $(E2E_FLAGS) $(E2E_PACKAGES))
+	@$(call slow,testing end to end,go test -tags e2e -count=1 -timeout $(E2E_TIMEOUT) -p 1 $(E2E_FLAGS) $(E2E_PACKAGES))
 
 .PHONY: test-faults
 test-faults: root build ## Break hosts, networks, control plane and controller, for hours; FAULTS_FLAGS='-run Killed -kills 10' picks
@@ -112,8 +109,8 @@ fuzz: ## Fuzz every target for FUZZTIME (10m), as many at a time as there are co
 	@go run ./test/fuzz -time $(FUZZTIME) $(FUZZ_FLAGS)
 
 .PHONY: test-fuzz
-test-fuzz: ## The same for a minute each, with what time of the processors others leave
-	@nice -n 10 go run ./test/fuzz -time $(TEST_FUZZTIME) $(FUZZ_FLAGS)
+test-fuzz: ## The same for a minute each
+	@go run ./test/fuzz -time $(TEST_FUZZTIME) $(FUZZ_FLAGS)
 
 .PHONY: generate
 generate: ## Regenerate deepcopy code and CRDs, also those in the CRD chart
@@ -158,7 +155,7 @@ image-push: ## Push what `make image` made to IMAGE (registry/name:tag), with th
 	@go run ./packaging/image push -from dist/image -image '$(IMAGE)'
 
 .PHONY: image-load
-image-load: root ## Give what `make image` made to host NODE of a lab that is up (make demo KEEP=1); LAB is its id, if several are
+image-load: root ## Give what `make image` made to host or node NODE of a lab that is up (make demo KEEP=1); LAB is its id, if several are
 	@[ -n '$(NODE)' ] || { echo 'NODE says which host gets it, such as make image-load NODE=host-a' >&2; exit 1; }
 	@go run ./test/lab/cmd/kpssh-lab image-load -node '$(NODE)' -lab '$(LAB)' \
 	  -archive "dist/image/karpenter-provider-ssh-linux-$$(go env GOARCH).tar"

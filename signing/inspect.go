@@ -55,5 +55,9 @@ func Reseal(envelope []byte) (_ []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return seal(o.payloadType, o.payload, o.bare())
+	var all [][]byte
+	for _, s := range o.signatures {
+		all = append(all, s.sig)
+	}
+	return seal(o.payloadType, o.payload, all)
 }

@@ -215,11 +215,7 @@ func TestANodeRunsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := os.ReadFile(archive(runtime.GOARCH))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.LoadImage(ctx, image); err != nil {
+	if err := h.LoadImage(ctx, archive(runtime.GOARCH)); err != nil {
 		t.Fatal(err)
 	}
 	on := func(command ...string) string {

@@ -20,12 +20,12 @@ const knownHost = "known_host"
 
 // LoadImage is [Host.LoadImage] for a host of a lab that another process runs, such as `kpssh-lab up`. id may be empty
 // when one lab is up.
-func LoadImage(ctx context.Context, id, host string, tar []byte) error {
+func LoadImage(ctx context.Context, id, host, archive string) error {
 	h, err := attach(id, host)
 	if err != nil {
 		return fmt.Errorf("finding host %q: %w", host, err)
 	}
-	return h.LoadImage(ctx, tar)
+	return h.LoadImage(ctx, archive)
 }
 
 // attach is a host to log in to, and nothing more.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Addresses of services in the cluster. No kube-proxy runs, so nothing answers there.
+// Addresses of services in the cluster. They answer on the control plane's own node alone: pool hosts have no kube-proxy.
 const (
 	serviceRange   = "10.96.0.0/16"
 	serviceAddress = "10.96.0.1"
@@ -43,11 +43,15 @@ func (c *controlPlane) startAPIServer() error {
 		"--enable-bootstrap-token-auth",
 		"--allow-privileged",
 		"--profiling=false",
-		// The default waits for a lease to run out, which holds up every restart.
-		"--endpoint-reconciler-type", "none",
 	}
 	if !c.whole { // nobody makes the default service accounts that this plugin wants
 		args = append(args, "--disable-admission-plugins", "ServiceAccount")
+	}
+	if c.audit {
+		args = append(args,
+			"--audit-policy-file", c.path("audit-policy.yaml"), "--audit-log-path", c.auditLog(),
+			"--audit-log-maxsize", "1000000", // MB: the default begins a new file at 100
+		)
 	}
 	p, err := c.site.start(ProcessSpec{Name: "kube-apiserver", Argv: args})
 	c.set(&c.apiserver, p)

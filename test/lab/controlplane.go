@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/audit"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/kubebin"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/pki"
 )
@@ -34,7 +35,7 @@ type controlPlane struct {
 	// address and port of the API server; etcdPort is on 127.0.0.1 of the same namespace.
 	address        string
 	port, etcdPort int
-	whole          bool
+	whole, audit   bool
 	dial           dialer
 
 	ca    *pki.CA
@@ -53,6 +54,9 @@ func (c *controlPlane) path(name string) string { return filepath.Join(c.site.di
 
 // kubeconfig is the file of the cluster's admin.
 func (c *controlPlane) kubeconfig() string { return c.path("admin.kubeconfig") }
+
+// auditLog is where the API server logs requests, if it does.
+func (c *controlPlane) auditLog() string { return filepath.Join(c.site.dir, "logs", "audit.log") }
 
 // start makes the certificates and brings everything up.
 func (c *controlPlane) start(ctx context.Context) error {
@@ -83,14 +87,14 @@ func (c *controlPlane) start(ctx context.Context) error {
 	return c.publishClusterInfo(ctx)
 }
 
-// makeCredentials writes every certificate, key and kubeconfig that the components read.
+// makeCredentials writes every certificate, key, kubeconfig and policy that the components read.
 func (c *controlPlane) makeCredentials() error {
 	ca, err := pki.NewCA("kpssh-lab")
 	if err != nil {
 		return err
 	}
 	c.ca = ca
-	files := map[string][]byte{"ca.crt": ca.Cert, "ca.key": ca.Key}
+	files := map[string][]byte{"ca.crt": ca.Cert, "ca.key": ca.Key, "audit-policy.yaml": audit.Policy}
 	files["service-account.key"], err = pki.SigningKey()
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (h *Host) makeDisk() error {
 		{"etc/ssh/ssh_host_ed25519_key.pub", line(h.hostKey) + "\n", 0o644},
 		{"root/.ssh/authorized_keys", line(h.lab.admin.signer.PublicKey()) + "\n", 0o600},
 		{"etc/systemd/network/10-host0.network", fmt.Sprintf(hostNetwork, h.Address), 0o644},
-		{"etc/cni/net.d/10-kpssh-lab.conflist", fmt.Sprintf(podNetwork, h.index), 0o644},
+		{"etc/cni/net.d/10-kpssh-lab.conflist", fmt.Sprintf(podNetwork, h.podSubnet()), 0o644},
 	}
 	for _, f := range files {
 		path := filepath.Join(h.path("root"), f.path)
@@ -70,6 +70,9 @@ func newMachineID() (string, error) {
 	return strings.ReplaceAll(id.String(), "-", ""), nil
 }
 
+// podSubnet has the addresses of the pods on the host.
+func (h *Host) podSubnet() string { return fmt.Sprintf("10.88.%d.0/24", h.index) }
+
 const hostNetwork = `[Match]
 Name=host0
 [Network]
@@ -89,7 +92,7 @@ const podNetwork = `{
       "ipMasq": true,
       "ipam": {
         "type": "host-local",
-        "ranges": [[{"subnet": "10.88.%d.0/24"}]],
+        "ranges": [[{"subnet": "%s"}]],
         "routes": [{"dst": "0.0.0.0/0"}]
       }
     }

@@ -9,7 +9,10 @@
 // route, so nothing leaves it, and two labs use the same addresses side by side:
 //
 //	10.77.0.1        control plane (API server on :6443) and everything started with Lab.Command
+//	10.77.0.10       the control plane's own node, where a test has one
 //	10.77.0.11 …     pool hosts, in the order in which they were added
+//	10.88.N.0/24     pods on 10.77.0.(10+N)
+//	10.96.0.1        the API server, for pods on the control plane's own node
 //
 // A pool host is a systemd-nspawn machine: an overlay over a cached Debian root file system, booted by its own
 // systemd. Code outside the namespace dials in with [Lab.DialContext], talks to the API server with
@@ -19,6 +22,12 @@
 //	defer l.Close()
 //	h, err := l.AddHost(ctx, lab.HostOptions{Name: "host-a"})
 //	out, err := h.Exec(ctx, "systemctl", "is-system-running")
+//
+// [Lab.StartNode] gives the cluster a node that is no pool host, to run the controller as a Pod; [Host.LoadImage] brings
+// its image there. [Lab.Audit] says which requests the API server has had, in a lab with [Options.AuditLog]:
+//
+//	node, err := l.StartNode(ctx, lab.NodeOptions{})
+//	err = node.LoadImage(ctx, "dist/image/karpenter-provider-ssh-linux-amd64.tar")
 //
 // [StartAPIServer] is the small sibling for suites that need an API server and nothing else: plain processes on
 // 127.0.0.1, no root, no namespace.

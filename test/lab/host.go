@@ -40,12 +40,12 @@ type Host struct {
 	// Name is its host name, Address its IP address.
 	Name, Address string
 
-	lab     *Lab
-	opts    HostOptions
-	parts   hostParts
-	index   int
-	dir     string
-	hostKey ssh.PublicKey
+	lab      *Lab
+	parts    hostParts
+	programs []string // of Kubernetes, shown to it in /usr/local/bin
+	index    int
+	dir      string
+	hostKey  ssh.PublicKey
 
 	mu      sync.Mutex
 	process *Process
@@ -54,52 +54,62 @@ type Host struct {
 }
 
 // AddHost makes a host and returns when it has booted. Hosts may be added side by side.
-func (l *Lab) AddHost(ctx context.Context, opts HostOptions) (_ *Host, err error) {
-	if !hostName.MatchString(opts.Name) {
-		return nil, fmt.Errorf("adding host %q: the name is not a DNS label", opts.Name)
+func (l *Lab) AddHost(ctx context.Context, opts HostOptions) (*Host, error) {
+	h := &Host{Name: opts.Name, lab: l}
+	if !opts.NoKubelet && !l.hostsOnly {
+		h.programs = []string{"kubelet"}
 	}
-	if opts.Suite == "" {
-		opts.Suite = DefaultSuite
-	}
-	parts, err := prepareHosts(ctx, l.site.log, opts.Suite)
-	if err != nil {
-		return nil, fmt.Errorf("adding host %q: %w", opts.Name, err)
-	}
-	h, err := l.newHost(opts, parts)
-	if err != nil {
-		return nil, fmt.Errorf("adding host %q: %w", opts.Name, err)
-	}
-	done := cachedir.Step(l.site.log, nil, "booting host %s (%s)", h.Name, h.Address)
-	err = h.create(ctx)
-	done(err)
+	err := l.add(ctx, h, opts.Suite, func() error {
+		if len(l.hosts) == maxHosts {
+			return fmt.Errorf("the lab has %d hosts, and no addresses for more", maxHosts)
+		}
+		l.hosts = append(l.hosts, h)
+		h.index = len(l.hosts)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("adding host %q: %w", opts.Name, err) // Close removes what there is of it
 	}
 	return h, nil
 }
 
-func (l *Lab) newHost(opts HostOptions, parts hostParts) (*Host, error) {
+// add makes and boots h, which has a name. enlist, called with l.mu held, lets the lab know of it and gives it its index.
+func (l *Lab) add(ctx context.Context, h *Host, suite string, enlist func() error) (err error) {
+	if !hostName.MatchString(h.Name) {
+		return errors.New("the name is not a DNS label")
+	}
+	if suite == "" {
+		suite = DefaultSuite
+	}
+	if h.parts, err = prepareHosts(ctx, l.site.log, suite); err != nil {
+		return err
+	}
+	if err := l.enlist(h, enlist); err != nil {
+		return err
+	}
+	done := cachedir.Step(l.site.log, nil, "booting host %s (%s)", h.Name, h.Address)
+	err = h.create(ctx)
+	done(err)
+	return err
+}
+
+func (l *Lab) enlist(h *Host, enlist func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return nil, errors.New("the lab is closed")
+		return errors.New("the lab is closed")
 	}
-	if len(l.hosts) == maxHosts {
-		return nil, fmt.Errorf("the lab has %d hosts, and no addresses for more", maxHosts)
-	}
-	for _, other := range l.hosts {
-		if other.Name == opts.Name {
-			return nil, errors.New("the lab has a host of that name")
+	for _, other := range l.machines() {
+		if other.Name == h.Name {
+			return errors.New("the lab has a host of that name")
 		}
 	}
-	index := len(l.hosts) + 1
-	h := &Host{
-		Name: opts.Name, Address: fmt.Sprintf("10.77.0.%d", 10+index),
-		lab: l, opts: opts, parts: parts, index: index,
-		dir: filepath.Join(l.site.dir, "hosts", opts.Name),
+	if err := enlist(); err != nil {
+		return err
 	}
-	l.hosts = append(l.hosts, h)
-	return h, nil
+	h.Address = fmt.Sprintf("10.77.0.%d", 10+h.index)
+	h.dir = filepath.Join(l.site.dir, "hosts", h.Name)
+	return nil
 }
 
 func (h *Host) create(ctx context.Context) error {
@@ -109,11 +119,7 @@ func (h *Host) create(ctx context.Context) error {
 	if err := h.Start(ctx); err != nil {
 		return err
 	}
-	image, err := os.ReadFile(h.parts.image)
-	if err != nil {
-		return fmt.Errorf("reading the sandbox image: %w", err)
-	}
-	return h.LoadImage(ctx, image)
+	return h.LoadImage(ctx, h.parts.image)
 }
 
 // HostKeyLine is the host's SSH host key as a public key line: "ssh-ed25519 AAAA…".
@@ -127,9 +133,15 @@ ctr --namespace k8s.io images import - >/dev/null
 [ "$was" = active ] || systemctl stop containerd
 `
 
-// LoadImage gives the host a container image from a docker-archive or an OCI tar.
-func (h *Host) LoadImage(ctx context.Context, tar []byte) error {
-	_, err := h.ExecInput(ctx, bytes.NewReader(tar), "sh", "-c", loadImage)
+// LoadImage gives the host the container image of a file, a docker-archive or an OCI tar, for pods with imagePullPolicy
+// Never or IfNotPresent.
+func (h *Host) LoadImage(ctx context.Context, archive string) error {
+	tar, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("reading the image: %w", err)
+	}
+	defer func() { _ = tar.Close() }()
+	_, err = h.ExecInput(ctx, tar, "sh", "-c", loadImage)
 	return err
 }
 

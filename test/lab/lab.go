@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/kpssh/karpenter-provider-ssh/test/lab/audit"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/cachedir"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/netns"
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/state"
@@ -37,6 +38,8 @@ type Options struct {
 	// HostsOnly starts no control plane, and builds none: for tests of what happens on a host. Nothing that asks the
 	// API server works, and hosts have no kubelet.
 	HostsOnly bool
+	// AuditLog has the API server log every request, for [Lab.Audit].
+	AuditLog bool
 }
 
 // Lab is a cluster without nodes and the pool hosts that may join it.
@@ -49,6 +52,7 @@ type Lab struct {
 
 	mu       sync.Mutex
 	hosts    []*Host
+	node     *Host
 	forward  net.Listener
 	forwards sync.WaitGroup
 	closed   bool
@@ -78,6 +82,7 @@ func Start(ctx context.Context, opts Options) (_ *Lab, err error) {
 	l := &Lab{site: site, hostsOnly: opts.HostsOnly}
 	l.control = &controlPlane{
 		site: site, bins: bins, address: Address, port: 6443, etcdPort: 2379, whole: true, dial: l.DialContext,
+		audit: opts.AuditLog,
 	}
 	what := "the control plane of lab"
 	if opts.HostsOnly {
@@ -192,6 +197,15 @@ func (l *Lab) RunProcess(ctx context.Context, spec ProcessSpec) (string, error) 
 	return string(out), err
 }
 
+// Audit is every request that the API server has answered so far, in a lab with [Options.AuditLog]. The log itself is
+// audit.log in LogDir.
+func (l *Lab) Audit() ([]audit.Event, error) {
+	if !l.control.audit {
+		return nil, errors.New("reading the audit log: the lab was started without Options.AuditLog")
+	}
+	return audit.Read(l.control.auditLog())
+}
+
 // KillAPIServer kills the API server; RestartAPIServer brings it back.
 func (l *Lab) KillAPIServer() { l.control.killAPIServer() }
 
@@ -211,6 +225,15 @@ func (l *Lab) Hosts() []*Host {
 	return append([]*Host(nil), l.hosts...)
 }
 
+// machines are the pool hosts and the control plane's own node. l.mu is held.
+func (l *Lab) machines() []*Host {
+	all := append([]*Host(nil), l.hosts...)
+	if l.node != nil {
+		all = append(all, l.node)
+	}
+	return all
+}
+
 // Close removes the lab: processes, hosts, mounts, control groups, namespace and files. A second call does nothing.
 func (l *Lab) Close() error {
 	l.mu.Lock()
@@ -219,9 +242,9 @@ func (l *Lab) Close() error {
 		return nil
 	}
 	l.closed = true
-	hosts, forward := l.hosts, l.forward
+	machines, forward := l.machines(), l.forward
 	l.mu.Unlock()
-	for _, h := range hosts {
+	for _, h := range machines {
 		h.PowerCut()
 	}
 	var err error

@@ -48,9 +48,10 @@ func own() {
 	select {}
 }
 
-func start(t *testing.T) *lab.Lab {
+func start(t *testing.T, opts lab.Options) *lab.Lab {
 	t.Helper()
-	l, err := lab.Start(t.Context(), lab.Options{Log: t.Logf})
+	opts.Log = t.Logf
+	l, err := lab.Start(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func assertNothingLeft(t *testing.T, id string) {
 }
 
 func TestAHostIsARealMachine(t *testing.T) {
-	l := start(t)
+	l := start(t, lab.Options{})
 	h := addHost(t, l)
 	if len(leftovers(t, l.ID())) == 0 {
 		t.Fatal("a running lab leaves no trace, so looking for traces proves nothing")
@@ -251,7 +252,7 @@ func TestTheControlPlaneIsReachedFromBothSidesAndComesBack(t *testing.T) {
 		}
 		settings[path] = string(content)
 	}
-	l := start(t)
+	l := start(t, lab.Options{})
 	addHost(t, l)
 	for path, before := range settings {
 		if after, err := os.ReadFile(path); err != nil || string(after) != before {
@@ -298,7 +299,7 @@ func TestTheControlPlaneIsReachedFromBothSidesAndComesBack(t *testing.T) {
 }
 
 func TestTwoLabsDoNotCollide(t *testing.T) {
-	one, two := start(t), start(t)
+	one, two := start(t, lab.Options{}), start(t, lab.Options{})
 	a, b := addHost(t, one), addHost(t, two)
 	if a.Address != b.Address {
 		t.Errorf("%s and %s: the addresses differ, so the test shows nothing", a.Address, b.Address)
@@ -360,7 +361,7 @@ func TestWhatAKilledOwnerLeavesIsCollected(t *testing.T) {
 }
 
 func TestAHostOfTheNextDebianBootsToo(t *testing.T) {
-	l := start(t)
+	l := start(t, lab.Options{})
 	h, err := l.AddHost(t.Context(), lab.HostOptions{Name: "host-a", Suite: "trixie", NoKubelet: true})
 	if err != nil {
 		t.Fatal(err)

@@ -155,12 +155,12 @@ func (h *Host) nspawn(v2Only bool) ([]string, error) {
 		"--bind=" + h.path("containerd") + ":/var/lib/containerd",
 		"--bind=" + h.path("kubelet") + ":/var/lib/kubelet",
 	}
-	if !h.opts.NoKubelet && !h.lab.hostsOnly {
-		kubelet, err := h.lab.kubeletPath()
+	for _, name := range h.programs {
+		program, err := h.lab.programPath(name)
 		if err != nil {
 			return nil, err
 		}
-		argv = append(argv, "--bind-ro="+kubelet+":/usr/local/bin/kubelet")
+		argv = append(argv, "--bind-ro="+program+":/usr/local/bin/"+name)
 	}
 	if !v2Only { // arguments of the machine's systemd: newer ones insist on being asked twice
 		argv = append(argv, "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1", "systemd.unified_cgroup_hierarchy=0")

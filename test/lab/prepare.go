@@ -137,11 +137,11 @@ func prepareHosts(ctx context.Context, log cachedir.Logf, suite string) (hostPar
 	return hostParts{root: root, image: image}, nil
 }
 
-// kubeletPath follows the cache's links: what is bound into a host must be the file itself.
-func (l *Lab) kubeletPath() (string, error) {
-	path, err := filepath.EvalSymlinks(l.control.bins.Path("kubelet"))
+// programPath follows the cache's links: what is bound into a host must be the file itself.
+func (l *Lab) programPath(name string) (string, error) {
+	path, err := filepath.EvalSymlinks(l.control.bins.Path(name))
 	if err != nil {
-		return "", fmt.Errorf("finding kubelet: %w", err)
+		return "", fmt.Errorf("finding %s: %w", name, err)
 	}
 	return path, nil
 }

@@ -24,12 +24,8 @@ func imageLoad(ctx context.Context, args []string, _, stderr io.Writer) error {
 	if node == "" || archive == "" {
 		return usageError{errors.New("image-load needs -node and -archive")}
 	}
-	tar, err := os.ReadFile(archive)
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("reading the image: %w: `make image` makes it", err)
+	if _, err := os.Stat(archive); err != nil {
+		return fmt.Errorf("finding the image: %w: `make image` makes it", err)
 	}
-	if err != nil {
-		return fmt.Errorf("reading the image: %w", err)
-	}
-	return lab.LoadImage(ctx, id, node, tar)
+	return lab.LoadImage(ctx, id, node, archive)
 }

@@ -13,9 +13,10 @@ import (
 )
 
 func up(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	hosts, command, keepLogs := 2, "", false
+	hosts, node, command, keepLogs := 2, false, "", false
 	err = parse("up", args, stderr, func(f *flag.FlagSet) {
 		f.IntVar(&hosts, "hosts", hosts, "how many pool hosts to add")
+		f.BoolVar(&node, "node", false, "start the control plane's own node too, which runs pods of the cluster itself")
 		f.StringVar(&command, "exec", "", "run this shell command with KUBECONFIG set, and end with it, instead of waiting for Ctrl-C")
 		f.BoolVar(&keepLogs, "keep-logs", false, "leave the logs in place at the end")
 	})
@@ -26,7 +27,7 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) (err error
 		return usageError{fmt.Errorf("-hosts is %d", hosts)}
 	}
 	log := progress(stderr)
-	l, err := lab.Start(ctx, lab.Options{Log: log, ControlPlaneOnly: hosts == 0})
+	l, err := lab.Start(ctx, lab.Options{Log: log, ControlPlaneOnly: hosts == 0 && !node})
 	if err != nil {
 		return err
 	}
@@ -42,6 +43,11 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) (err error
 	}
 	if err := addHosts(ctx, l, hosts); err != nil {
 		return err
+	}
+	if node {
+		if _, err := l.StartNode(ctx, lab.NodeOptions{}); err != nil {
+			return err
+		}
 	}
 	kubeconfig, err := l.ForwardedKubeconfig(ctx)
 	if err != nil {
