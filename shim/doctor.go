@@ -33,7 +33,7 @@ controller in every session, which orders nothing but leave from a host with a f
 somebody get around the shim (its flag --tolerated-findings says which do not).
 
 example:
-  kpssh-shim doctor
+  /usr/libexec/kpssh/kpssh-shim doctor
 
 exit: 0 nothing found, 1 findings, 2 usage
 `

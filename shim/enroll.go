@@ -31,7 +31,7 @@ hardening and prints who it is, signed by the receipt key and by the SSH host ke
                  back when root keys are lost. The host forgets its allowlist, and keeps its claim.
 
 example:
-  kpssh-shim enroll --json
+  /usr/libexec/kpssh/kpssh-shim enroll --json
 `
 
 func enroll(p Process, sys hostSystem, build Build, args []string) int {
@@ -63,7 +63,7 @@ func enroll(p Process, sys hostSystem, build Build, args []string) int {
 }
 
 // rootFrom says where a host gets its root of trust from.
-const rootFrom = "put the newest public/root.N.json of the trust folder there ('kpssh-shim install --root FILE'), or run 'kpssh host enroll' from where that folder is"
+const rootFrom = "put the newest public/root.N.json of the trust folder there ('" + wire.ShimPath + " install --root FILE'), or run 'kpssh host enroll' from where that folder is"
 
 // enrolled makes what is missing and returns the host's statement.
 func enrolled(sys hostSystem, build Build, reset bool) (*wire.Statement, error) {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 )
 
 const (
@@ -35,7 +37,7 @@ func (i *installation) entry() error {
 		// An image is being made, and will boot with systemd; enabling only makes a link.
 		_, err := i.sys.run("systemctl", "enable", socketUnit)
 		if err == nil {
-			i.say("%s starts with the next boot; where systemd never runs, run kpssh-shim install --sudo", socketUnit)
+			i.say("%s starts with the next boot; where systemd never runs, run %s install --sudo", socketUnit, wire.ShimPath)
 		}
 		if !errors.Is(err, exec.ErrNotFound) {
 			return err

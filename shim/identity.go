@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 	"golang.org/x/sys/unix"
 )
@@ -134,7 +135,7 @@ func readReceiptKey(d *dir) (signing.Signer, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != keyBlock {
-		return nil, fmt.Errorf("%q is no P-256 receipt key: remove it, run \"kpssh-shim enroll\" and enrol the host again", d.path+"/"+keyFile)
+		return nil, fmt.Errorf("%q is no P-256 receipt key: remove it, run \"%s enroll\" and enrol the host again", d.path+"/"+keyFile, wire.ShimPath)
 	}
 	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), block.Bytes)
 	if err != nil {

@@ -45,7 +45,7 @@ output with the root stage; nothing that an SSH client sends on its command line
 
 example, as root, with the root document that "kpssh init" made:
   ./kpssh-shim install --authorized-key "$(cat id_ed25519.pub)" --root root.json
-  kpssh-shim enroll --json
+  /usr/libexec/kpssh/kpssh-shim enroll --json
 `
 
 // Main runs the command and returns its exit code.

@@ -22,7 +22,7 @@ order that the controller signed, what became of it in the receipt that this hos
   --export  print orders and receipts as they were signed, one line each, for "kpssh audit verify"
 
 example:
-  kpssh-shim receipts --export > host-a.jsonl
+  /usr/libexec/kpssh/kpssh-shim receipts --export > host-a.jsonl
 `
 
 func receipts(p Process, sys hostSystem, build Build, args []string) int {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 )
 
 // loginUser is who SSH logs in as.
@@ -29,7 +31,7 @@ type paths struct {
 // hostPaths are the places below a prefix, which is empty except in tests.
 func hostPaths(prefix string) paths {
 	return paths{
-		shim: prefix + "/usr/libexec/kpssh/kpssh-shim", state: prefix + "/var/lib/kpssh",
+		shim: prefix + wire.ShimPath, state: prefix + "/var/lib/kpssh",
 		config: prefix + "/etc/kpssh", root: prefix + "/etc/kpssh/root.json",
 		keys: prefix + "/etc/kpssh/authorized_keys", runtime: prefix + "/run/kpssh",
 		socket: prefix + "/run/kpssh/kpssh.sock", home: prefix + "/var/lib/kpssh-home",

@@ -1,7 +1,7 @@
 // Package signing is the format of kpssh's signed documents, and the only way to make and to read
 // them. A caller gets a document after it was verified, or a [Refusal] with a reason of a closed
 // list; there is no way to parse first and verify later. Use [Sign] and the Open functions;
-// [AddSignature] and [Inspect] are for the people who sign roots and allowlists.
+// [AddSignature], [Merge] and [Inspect] are for the people who sign roots and allowlists.
 //
 // # Documents
 //

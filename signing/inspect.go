@@ -55,9 +55,5 @@ func Reseal(envelope []byte) (_ []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var all [][]byte
-	for _, s := range o.signatures {
-		all = append(all, s.sig)
-	}
-	return seal(o.payloadType, o.payload, all)
+	return seal(o.payloadType, o.payload, o.bare())
 }

@@ -1,6 +1,7 @@
 package signing
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -360,6 +361,70 @@ func TestAddSignature(t *testing.T) {
 	wantReason(t, err, ReasonMalformed)
 	_, err = AddSignature(ctx, nil, all[1])
 	wantReason(t, err, ReasonMalformed)
+}
+
+func TestMerge(t *testing.T) {
+	ctx := context.Background()
+	all := append(tenSigners(t), p256Signer(t, "merge"))
+	one, two, last := all[0], all[1], all[10]
+	p := newPool(t)
+	p.rootDoc.Root = role(2, one, two)
+	start := sign(t, p.rootDoc, one)
+	add := func(envelope []byte, signers ...Signer) []byte {
+		t.Helper()
+		for _, s := range signers {
+			var err error
+			if envelope, err = AddSignature(ctx, envelope, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return envelope
+	}
+	keys := []Key{one.Public(), two.Public(), last.Public()}
+
+	apart := add(sign(t, p.rootDoc, last), two) // its first signer never saw start
+	merged, err := Merge(start, apart, keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenFirstRoot(merged); err != nil {
+		t.Error(err)
+	}
+	in, err := Inspect(merged, keys...)
+	if err != nil || in.Signatures != 3 || len(in.SignedBy) != 3 {
+		t.Errorf("merged carries %+v, %v", in, err)
+	}
+	// An ECDSA key signs differently each time: that is no second signature.
+	for name, other := range map[string][]byte{
+		"the same copy": apart, "the first": start, "itself": merged, "a key that signed twice": sign(t, p.rootDoc, last),
+	} {
+		again, err := Merge(merged, other, keys...)
+		if err != nil || !bytes.Equal(again, merged) {
+			t.Errorf("merging %s changed what was merged: %v", name, err)
+		}
+	}
+
+	changed := *p.rootDoc
+	changed.Expires = changed.Expires.Add(time.Second)
+	for _, c := range []struct {
+		name            string
+		envelope, other []byte
+		want            Reason
+	}{
+		{"one second more", start, sign(t, &changed, two), ReasonUntrusted},
+		{"a key that is not listed", start, add(apart, all[3]), ReasonUntrusted},
+		{"another type", start, sign(t, p.allowlist, two), ReasonWrongType},
+		{"a document of a session", sign(t, p.order, p.dispatch), sign(t, p.order, two), ReasonWrongType},
+		{"a payload that no signer would make", signPayload(t, TypeRoot, []byte("{}"), one), signPayload(t, TypeRoot, []byte("{}"), two), ReasonMalformed},
+		{"nothing", start, nil, ReasonMalformed},
+		{"onto nothing", nil, start, ReasonMalformed},
+		{"more than an envelope takes", add(start, all[2:9]...), sign(t, p.rootDoc, two), ReasonTooLarge},
+	} {
+		_, err := Merge(c.envelope, c.other, keys...)
+		if ReasonOf(err) != c.want {
+			t.Errorf("%s: %v, not %s", c.name, err, c.want)
+		}
+	}
 }
 
 func TestSignLeavesTheDocumentAlone(t *testing.T) {

@@ -1,9 +1,11 @@
 package signing
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Document is one of the five.
@@ -50,21 +52,12 @@ func Sign[T Document](ctx context.Context, doc *T, signers ...Signer) ([]byte, e
 // What is signed is the payload as it is: show it to the signer first (Inspect).
 func AddSignature(ctx context.Context, envelope []byte, s Signer) (_ []byte, err error) {
 	defer refusePanic(&err)
-	o, err := openEnvelope(envelope, "")
+	o, err := openShared(envelope)
 	if err != nil {
 		return nil, err
 	}
-	if o.payloadType != TypeRoot && o.payloadType != TypeAllowlist {
-		return nil, refuse(ReasonWrongType, "only root and allowlist are signed by more than one")
-	}
-	if err := decode(o.payload, newDocument(o.payloadType)); err != nil {
-		return nil, err
-	}
 	message := o.pae()
-	var all [][]byte
-	for _, sig := range o.signatures {
-		all = append(all, sig.sig)
-	}
+	all := o.bare()
 	if !o.signedBy(s.Public(), message) {
 		if len(all) == MaxSignatures {
 			return nil, refuse(ReasonTooLarge, "envelope carries %d signatures already", MaxSignatures)
@@ -76,6 +69,59 @@ func AddSignature(ctx context.Context, envelope []byte, s Signer) (_ []byte, err
 		all = append(all, sig)
 	}
 	return seal(o.payloadType, o.payload, all)
+}
+
+// Merge adds the signatures of a copy to an envelope, where those who sign a root or an allowlist did so apart. It refuses
+// a copy whose payload is not the same to the byte, and one with a signature by none of keys. A key that signed both
+// counts once, so that merging again changes nothing. Whether the thresholds are met is for Open to say.
+func Merge(envelope, other []byte, keys ...Key) (_ []byte, err error) {
+	defer refusePanic(&err)
+	o, err := openShared(envelope)
+	if err != nil {
+		return nil, err
+	}
+	same, err := openEnvelope(other, o.payloadType)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(o.payload, same.payload) {
+		return nil, refuse(ReasonUntrusted, "the copy is of another document: digest %s, not %s", Digest(same.payload), Digest(o.payload))
+	}
+	message := o.pae()
+	for _, s := range same.signatures {
+		by := slices.IndexFunc(keys, func(k Key) bool { return k.Verify(message, s.sig) })
+		if by < 0 {
+			return nil, refuse(ReasonUntrusted, "the copy has a signature that is by none of the keys that count for it")
+		}
+		if !o.signedBy(keys[by], message) {
+			o.signatures = append(o.signatures, s)
+		}
+	}
+	if len(o.signatures) > MaxSignatures {
+		return nil, refuse(ReasonTooLarge, "together they carry %d signatures, at most %d", len(o.signatures), MaxSignatures)
+	}
+	return seal(o.payloadType, o.payload, o.bare())
+}
+
+// openShared takes apart a document of the two that several keys may sign.
+func openShared(envelope []byte) (*opened, error) {
+	o, err := openEnvelope(envelope, "")
+	if err != nil {
+		return nil, err
+	}
+	if o.payloadType != TypeRoot && o.payloadType != TypeAllowlist {
+		return nil, refuse(ReasonWrongType, "only root and allowlist are signed by more than one")
+	}
+	return o, decode(o.payload, newDocument(o.payloadType))
+}
+
+// bare are the signatures without what nobody signed.
+func (o *opened) bare() [][]byte {
+	var all [][]byte
+	for _, s := range o.signatures {
+		all = append(all, s.sig)
+	}
+	return all
 }
 
 // canonical checks a document and encodes it.

@@ -55,7 +55,7 @@ Example:
     $ kubectl -n kpssh-system get sshhosts -o yaml > hosts.yaml
     $ kubectl -n kpssh-controller logs deploy/karpenter-provider-ssh |
         @kpssh audit verify --hosts hosts.yaml --mixed -
-    $ ssh root@host-a kpssh-shim receipts --export > host-a.jsonl
+    $ ssh root@host-a /usr/libexec/kpssh/kpssh-shim receipts --export > host-a.jsonl
     $ @kpssh audit verify --hosts hosts.yaml host-a.jsonl
 `
 

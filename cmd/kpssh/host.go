@@ -24,6 +24,7 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/apis/v1beta1"
 	"github.com/kpssh/karpenter-provider-ssh/pkg/remote"
+	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 )
 
 const hostEnrollUsage = `
@@ -294,7 +295,7 @@ func (o *enrollOptions) checkLogin(ctx context.Context, env *cli.Env, login admi
 		return nil
 	}
 	return cli.Hint(fmt.Errorf("the host is set up, but the controller could not talk to it: %w", err),
-		"look at 'kpssh-shim doctor' on the host; --no-check skips this where the host cannot be reached from here")
+		"look at '%s doctor' on the host; --no-check skips this where the host cannot be reached from here", wire.ShimPath)
 }
 
 func (o *enrollOptions) write(env *cli.Env, d *trustdir.Dir, login adminlogin.Login, facts enroll.Facts, id *enroll.Identity, private []byte) error {

@@ -123,7 +123,7 @@ func (o *initOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	made, err := setup.Make(ctx, d, passphrase, env.Now())
 	if errors.Is(err, setup.ErrOtherPassphrase) {
-		return cli.Hint(err, "give the passphrase of the interrupted init, or remove %s and start over", d.Path)
+		return cli.Hint(err, "give the passphrase of the interrupted init; or, if nothing of it was ever applied, remove %s and start over", d.Path)
 	}
 	if err != nil {
 		return err

@@ -108,6 +108,9 @@ func (r *rotator) successorVerifies() bool {
 	if r.role == roleAuthor {
 		return r.set.Allowlist == nil || r.set.AllowlistHolds(&signing.Root{Author: signing.RoleKeys{Keys: []signing.Key{r.state.New}, Threshold: 1}})
 	}
+	if r.pool == nil && !r.state.AtOnce { // the root that dropped the old key came after the switch
+		return true
+	}
 	return r.confirmed(stepSwitch) || r.pool != nil && r.pool.DispatchKey == r.state.New.String()
 }
 
@@ -127,7 +130,7 @@ func (r *rotator) tell(result *rotationResult) {
 			r.env.Progress("keep %s until the new key is seen in use", result.OldFile)
 		}
 	}
-	if result.Finished {
+	if result.Finished && !r.acted { // whoever called may have meant another replacement
 		if r.emergency && r.env.Now().Sub(r.state.Issued) >= finishedLately {
 			r.env.Warnf("this call replaced nothing: the %s key was replaced on %s, and the one in use since is still believed", r.role, r.state.Issued.UTC().Format(time.DateOnly))
 		}

@@ -142,6 +142,8 @@ type rotator struct {
 	pool  *cluster.Pool // as last looked at
 	// at is the step that the rotation stands at, empty when it is finished, and note what it waits for there.
 	at, note string
+	// acted says that this call did a step itself.
+	acted bool
 	// private is, of each key that no root ever listed, the file of its private half; empty when that is not at hand.
 	private map[string]string
 }
@@ -178,6 +180,9 @@ func (r *rotator) advance(ctx context.Context) (bool, error) {
 	}
 	switch r.state.Phase {
 	case rotation.Idle:
+		if err := refuseWaitingRoot(r.env, r.dir, r.set); err != nil {
+			return false, err
+		}
 		return r.act(stepKey, "make the new key", r.makeKey)
 	case rotation.Made:
 		if r.emergency {
@@ -200,6 +205,7 @@ func (r *rotator) act(step, what string, do func() (bool, error)) (bool, error) 
 		r.note = "would " + what
 		return false, nil
 	}
+	r.acted = true
 	return do()
 }
 

@@ -159,12 +159,14 @@ func (r *rotator) switched(ctx context.Context) (bool, error) {
 	if r.role == roleAuthor && r.set.Allowlist == nil {
 		return true, nil
 	}
-	apply := r.dir.Manifest(setup.DispatchManifest)
+	apply, look := r.dir.Manifest(setup.DispatchManifest), "SSHNodeClasses are Ready ('kubectl get sshnodeclasses')"
 	if r.role == roleAuthor {
 		apply = r.trustManifest()
+		look = fmt.Sprintf("each host has allowlist %d or a later one ('kubectl -n %s get sshhosts -o custom-columns=HOST:.metadata.name,ALLOWLIST:.status.trust.allowlistVersion')",
+			r.allowlistVersion(), r.dir.PoolNamespace)
 	}
 	if r.offline {
-		r.note = fmt.Sprintf("have %s applied, see that SSHNodeClasses are Ready (author: and hosts have allowlist %d), then add --confirm switch", apply, r.allowlistVersion())
+		r.note = fmt.Sprintf("have %s applied, see that %s, then add --confirm switch", apply, look)
 		return false, nil
 	}
 	list, err := r.set.AllowlistRef()

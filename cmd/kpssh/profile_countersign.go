@@ -56,6 +56,11 @@ func (o *signOptions) countersignCurrent(ctx context.Context, env *cli.Env, d *t
 	if err := o.addSignature(ctx, env, d, set, set.AllowlistEnvelope(), set.Allowlist); err != nil {
 		return err
 	}
+	return sayAuthors(env, set)
+}
+
+// sayAuthors says how many authors have signed the list in effect, and what that is good for.
+func sayAuthors(env *cli.Env, set *documents.Set) error {
 	signed, err := set.AllowlistAuthors()
 	if err != nil {
 		return err

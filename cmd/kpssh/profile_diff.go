@@ -208,6 +208,9 @@ func (o *diffOptions) read(env *cli.Env, d *trustdir.Dir, set *documents.Set, na
 	if errors.Is(err, fs.ErrNotExist) && path != name {
 		return nil, fmt.Errorf("the folder does not keep allowlist version %s: %w", name, err)
 	}
+	if errors.Is(err, fs.ErrNotExist) && d != nil && (path == d.Allowlist() || path == d.PendingAllowlist()) {
+		return nil, cli.Hint(err, "'%s profile sign' makes allowlists, and those that miss signatures wait as %s", env.Prog, d.PendingAllowlist())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +219,10 @@ func (o *diffOptions) read(env *cli.Env, d *trustdir.Dir, set *documents.Set, na
 	}
 	envelope = inConfigMap(env, envelope)
 	list, err := signing.OpenAllowlist(envelope, set.Root)
+	if signing.ReasonOf(err) == signing.ReasonUntrusted && d != nil && path == d.PendingAllowlist() {
+		env.Warnf("NOT VERIFIED: %s waits for signatures: %v", path, err)
+		return documents.PeekAllowlist(envelope)
+	}
 	if signing.ReasonOf(err) == signing.ReasonUntrusted {
 		var earlier error
 		if list, earlier = set.OpenUnderAny(envelope); earlier == nil {

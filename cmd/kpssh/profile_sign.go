@@ -61,6 +61,9 @@ Flags:
   --countersign           add this key's signature to the allowlist that waits
                           for one (author threshold above 1), or else to the one
                           in effect (before the threshold is raised); no MANIFEST
+  --merge FILE            sign nothing, and take the signatures of a copy of that
+                          list that was signed elsewhere; repeat for more; no
+                          MANIFEST
   --dry-run               show what would be allowed, with a diff of the scripts;
                           sign nothing
   -o, --output FMT        table (default), json or yaml
@@ -72,7 +75,7 @@ Example:
 
 type signOptions struct {
 	dir, key, kubeconfig, context, minShim, output string
-	pinEndpoints, pinCAs                           files
+	pinEndpoints, pinCAs, copies                   files
 	pinCluster, noPins, add, dropOlder             bool
 	countersign, dryRun                            bool
 	validDays, graceDays                           int
@@ -98,6 +101,7 @@ func profileSignCommand() *cli.Command {
 			fs.BoolVar(&o.add, "add", false, "")
 			fs.BoolVar(&o.dropOlder, "drop-older", false, "")
 			fs.BoolVar(&o.countersign, "countersign", false, "")
+			fs.Var(&o.copies, "merge", "")
 			fs.BoolVar(&o.dryRun, "dry-run", false, "")
 			outputFlag(fs, &o.output)
 			o.passphrase.Flags(fs, false)
@@ -114,6 +118,9 @@ func profileSignCommand() *cli.Command {
 			if err := set.CheckRoot(env.Now()); err != nil {
 				return err
 			}
+			if len(o.copies) > 0 {
+				return o.mergeCopies(env, d, set)
+			}
 			if o.countersign {
 				return o.countersignature(ctx, env, d, set)
 			}
@@ -126,7 +133,8 @@ func (o *signOptions) check(args []string) error {
 	byHand := len(o.pinEndpoints) > 0 || len(o.pinCAs) > 0
 	return cli.Check(
 		cli.Rule{Broken: o.countersign && len(args) > 0, Message: "--countersign takes no manifests: it signs what is in the folder"},
-		cli.Rule{Broken: !o.countersign && len(args) == 0, Message: "no manifest is given"},
+		cli.Rule{Broken: len(o.copies) > 0 && (len(args) > 0 || o.countersign || o.key != ""), Message: "--merge signs nothing: it takes no manifests, no --key and no --countersign"},
+		cli.Rule{Broken: !o.countersign && len(o.copies) == 0 && len(args) == 0, Message: "no manifest is given"},
 		cli.Rule{Broken: o.noPins && (o.pinCluster || byHand), Message: "--no-pins and the other pin flags exclude each other"},
 		cli.Rule{Broken: (len(o.pinEndpoints) > 0) != (len(o.pinCAs) > 0), Message: "--pin-endpoint and --pin-ca belong together"},
 		cli.Rule{Broken: o.validDays < 1 || o.validDays > maxValidDays, Message: "--valid-days must be from 1 to 3650"},
@@ -331,7 +339,8 @@ func (o *signOptions) place(env *cli.Env, d *trustdir.Dir, set *documents.Set, e
 			return err
 		}
 		env.Warnf("allowlist version %d is not in effect yet: %v", list.Version, err)
-		env.Hintf("have the other authors sign %s: '%s profile sign --countersign --key KEY'", d.PendingAllowlist(), env.Prog)
+		env.Hintf("have the other authors sign %[1]s: '%[2]s profile sign --dir %[3]s --countersign --key KEY'; where one did so in another copy of the folder: '%[2]s profile sign --dir %[3]s --merge FILE'",
+			d.PendingAllowlist(), env.Prog, d.Path)
 		return nil
 	}
 	if err != nil {

@@ -158,24 +158,48 @@ func checkRootKey(env *cli.Env, ref string, key signing.Key, current, next *sign
 	return cli.Hint(fmt.Errorf("%q is a root key neither of root version %d nor of its successor", ref, current.Version), "'%s root show' lists the keys of each role", env.Prog)
 }
 
-// pending is the successor that waits for signatures already, if it says what next says.
-func (o *rootSigning) pending(env *cli.Env, d *trustdir.Dir, set *documents.Set, next *signing.Root) ([]byte, error) {
+// waitingRoot is the successor that waits for signatures, nil when there is none.
+func waitingRoot(d *trustdir.Dir, set *documents.Set) ([]byte, *signing.Root, error) {
 	path := d.PendingRoot(set.Root.Version + 1)
 	envelope, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	waiting, _, err := documents.Peek(envelope)
 	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("reading %q: %w", path, err), "take it from where it was signed again, or remove the file: nothing is made while it is there")
+		return nil, nil, cli.Hint(fmt.Errorf("reading %q: %w", path, err), "take it from where it was signed again, or remove the file: nothing is made while it is there")
+	}
+	return envelope, waiting, nil
+}
+
+// refuseWaitingRoot comes before a key is made: a successor that waits cannot list that key yet, and would stand in the
+// way of the one that does.
+func refuseWaitingRoot(env *cli.Env, d *trustdir.Dir, set *documents.Set) error {
+	_, waiting, err := waitingRoot(d, set)
+	if err != nil || waiting == nil {
+		return err
+	}
+	return otherWaits(env, d, set)
+}
+
+func otherWaits(env *cli.Env, d *trustdir.Dir, set *documents.Set) error {
+	return cli.Hint(fmt.Errorf("another successor waits for signatures in %s", d.PendingRoot(set.Root.Version+1)),
+		"have it signed first ('%s root sign'), or remove the file if it is not wanted any more", env.Prog)
+}
+
+// pending is the successor that waits for signatures already, if it says what next says.
+func (o *rootSigning) pending(env *cli.Env, d *trustdir.Dir, set *documents.Set, next *signing.Root) ([]byte, error) {
+	path := d.PendingRoot(set.Root.Version + 1)
+	envelope, waiting, err := waitingRoot(d, set)
+	if err != nil || waiting == nil {
+		return nil, err
 	}
 	for _, role := range []string{roleRoot, roleAuthor, roleDispatch} {
 		if !sameKeys(keysOfRole(waiting, role), keysOfRole(next, role)) {
-			return nil, cli.Hint(fmt.Errorf("another successor waits for signatures in %s", path),
-				"have it signed first ('%s root sign'), or remove the file if it is not wanted any more", env.Prog)
+			return nil, otherWaits(env, d, set)
 		}
 	}
 	if err := checkWaiting(waiting, set.Root, next); err != nil {
@@ -299,8 +323,13 @@ func placeRoot(env *cli.Env, d *trustdir.Dir, set *documents.Set, envelope []byt
 		return false, err
 	}
 	env.Warnf("root version %d is not in effect yet: %v", next.Version, err)
-	env.Hintf("have %s sign it: '%s root sign --dir %s --key KEY', or, on another machine, '%s root sign --key KEY %s' and bring the file back",
-		strings.Join(unsigned(d, set.Root, next, envelope), ", "), env.Prog, d.Path, env.Prog, filepath.Base(pending))
+	names := unsigned(d, set.Root, next, envelope)
+	who := "have %s sign it"
+	if len(names) > 1 {
+		who = "have as many as are missing of %s sign it"
+	}
+	env.Hintf(who+": '%s root sign --dir %s --key KEY', or, on another machine, '%s root sign --key KEY %s' and '%s root sign --dir %s --merge FILE' when it is back",
+		strings.Join(names, ", "), env.Prog, d.Path, env.Prog, filepath.Base(pending), env.Prog, d.Path)
 	return false, nil
 }
 

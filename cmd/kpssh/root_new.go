@@ -122,6 +122,9 @@ func (o *rootNewOptions) makeApart(ctx context.Context, env *cli.Env, current, n
 	if errors.Is(err, fs.ErrExist) {
 		return taken
 	}
+	if err == nil {
+		env.Progress("wrote root version %d to %s; it is not in effect", next.Version, o.out)
+	}
 	return err
 }
 

@@ -92,6 +92,11 @@ func (o *rootKeysOptions) rotate(ctx context.Context, env *cli.Env) error {
 
 // replace makes the key at path, or goes on with it, and the successor that lists it in place of old.
 func (o *rootKeysOptions) replace(ctx context.Context, env *cli.Env, d *trustdir.Dir, set *documents.Set, old signing.Key, path string) error {
+	if !cli.Exists(path) {
+		if err := refuseWaitingRoot(env, d, set); err != nil {
+			return err
+		}
+	}
 	key, err := o.newRootKey(env, d, path)
 	if err != nil {
 		return err

@@ -16,23 +16,31 @@ import (
 
 const rootSignUsage = `
 Usage: @kpssh root sign --key KEY [flags] [FILE]
+       @kpssh root sign --merge FILE [flags]
 
 Adds a signature to a root document that waits for it, after showing what is
 being signed. FILE is changed in place; without it, the folder's pending root
 is meant, which takes effect as soon as it has the signatures that it needs.
 
+With --merge it signs nothing, and takes the signatures of a copy that was signed
+elsewhere into the folder's pending root, which may have been signed here since.
+The copy must say the same to the byte, and be signed by root keys alone.
+
 Flags:
   --dir DIR               trust folder (default $KPSSH_DIR, else "trust")
   --key KEY               root key (file or KMS)
+  --merge FILE            a copy that is brought back; repeat for more
   --passphrase-file FILE  passphrase of the key file; without it
                           $KPSSH_PASSPHRASE, else you are asked
 
 Example:
     $ @kpssh root sign --key /media/usb/root-2.key root.2.pending.json
+    $ @kpssh root sign --merge /media/usb/root.2.pending.json
 `
 
 type rootSignOptions struct {
 	dir, key   string
+	copies     files
 	passphrase cli.Passphrase
 }
 
@@ -43,9 +51,16 @@ func rootSignCommand() *cli.Command {
 		Flags: func(fs *flag.FlagSet) {
 			fs.StringVar(&o.dir, "dir", "", "")
 			fs.StringVar(&o.key, "key", "", "")
+			fs.Var(&o.copies, "merge", "")
 			o.passphrase.Flags(fs, false)
 		},
 		Run: func(ctx context.Context, env *cli.Env, args []string) error {
+			if len(o.copies) > 0 {
+				if len(args) > 0 || o.key != "" {
+					return cli.Usagef("--merge signs nothing and works in the folder: it takes no --key and no other file")
+				}
+				return o.mergeCopies(env)
+			}
 			if len(args) > 1 || o.key == "" {
 				return cli.Usagef("--key and at most one file are needed")
 			}

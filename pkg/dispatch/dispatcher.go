@@ -131,16 +131,22 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// Newest are the versions of the documents that hosts are brought. The *Error is of class Config.
+// Newest are the versions of the documents that hosts are brought. The *Error is of class Config; with it comes what
+// verifies nevertheless, which may be the root alone.
 func (d *Dispatcher) Newest() (Versions, error) {
-	docs, err := d.trust.load()
-	if err != nil {
+	docs, err := d.trust.read()
+	if docs == nil {
 		return Versions{}, err
 	}
-	return Versions{
-		Root: docs.root.Version, Allowlist: docs.list.Version, RootDigest: docs.refs[docs.root.Version], AllowlistDigest: docs.listRef,
-		RootExpires: docs.root.Expires, AllowlistExpires: docs.list.Expires,
-	}, nil
+	versions := Versions{Root: docs.root.Version, RootDigest: docs.refs[docs.root.Version], RootExpires: docs.root.Expires}
+	if d.options.Signer != nil {
+		versions.DispatchKeyListed = slices.ContainsFunc(docs.root.Dispatch.Keys, d.options.Signer.Public().Equal)
+	}
+	if err != nil {
+		return versions, err
+	}
+	versions.Allowlist, versions.AllowlistDigest, versions.AllowlistExpires = docs.list.Version, docs.listRef, docs.list.Expires
+	return versions, nil
 }
 
 // Probe asks a host how it is, and brings it the signed documents that it lacks. Nothing else changes there.

@@ -42,6 +42,21 @@ const (
 	StaleClaim Class = "StaleClaim"
 )
 
+func classes() []Class {
+	return []Class{
+		Unreachable, AuthRejected, HostKeyMismatch, Refused, ScriptFailed, Timeout, Untrusted, Config, Busy, NotHardened, StaleFence, StaleClaim,
+	}
+}
+
+// refusal says whether somebody refused: the host, or we before there was anything for it to refuse.
+func (c Class) refusal() bool {
+	switch c {
+	case Refused, Busy, StaleFence, StaleClaim, Untrusted, Config, NotHardened:
+		return true
+	}
+	return false
+}
+
 // Reasons beside those of package signing and of package remote.
 const (
 	ReasonExit             = "exit"             // ScriptFailed: exit status in ExitCode
@@ -69,6 +84,19 @@ const (
 	ReasonSudoUnavailable  = "SudoUnavailable"
 	ReasonSudoNotPermitted = "SudoNotPermitted"
 )
+
+// refusalReasons are those of the classes that are refusals.
+func refusalReasons() []string {
+	all := []string{
+		ReasonNoHello, ReasonWrongIdentity, ReasonForeignRoot, ReasonReceiptMismatch, ReasonProtocol, ReasonClockSkew, ReasonHostClaimed,
+		ReasonTrustMissing, ReasonTarget, ReasonRequest, ReasonIdentityMissing, ReasonHostKeyUnpinned, ReasonFindings, ReasonSigner,
+		ReasonRawNotAllowed, ReasonSudoPassword, ReasonSudoRequiresTTY, ReasonSudoUnavailable, ReasonSudoNotPermitted,
+	}
+	for _, reason := range reasons() {
+		all = append(all, string(reason))
+	}
+	return all
+}
 
 // Error is why a request came to no good end. Its text is safe to show: text of the host in it is
 // sanitised, secrets are taken out.

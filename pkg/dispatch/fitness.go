@@ -94,7 +94,7 @@ func (d *Dispatcher) unfit(hello *signing.Hello, docs *documents) *Error {
 	for i, f := range refused {
 		names[i] = f.Name
 	}
-	detail := fmt.Sprintf("its doctor found %s, not in --tolerated-findings. Run \"kpssh-shim doctor\" there", strings.Join(names, ", "))
+	detail := fmt.Sprintf("its doctor found %s, not in --tolerated-findings. Run \"%s doctor\" there", strings.Join(names, ", "), wire.ShimPath)
 	for _, f := range refused {
 		if fix := "; " + f.Name + ": " + f.Fix; len(detail)+len(fix) <= maxDetail {
 			detail += fix

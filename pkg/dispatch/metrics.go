@@ -15,7 +15,8 @@ type Metrics struct {
 	refusals *prometheus.CounterVec
 }
 
-// NewMetrics makes the metrics and registers them.
+// NewMetrics makes the metrics and registers them. All values that are foreseen begin at zero, so that an alert has
+// something to rise from.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -24,7 +25,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"phase", "outcome"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kpssh_refusals_total",
-			Help: "Orders that were refused, before dialling or by the host, by reason.",
+			Help: "Orders that were refused, before dialling or by the host, by reason; other is one that the controller does not know, such as a newer host's, or a key service's.",
 		}, []string{"reason"}),
 	}
 	for _, c := range []prometheus.Collector{m.orders, m.refusals} {
@@ -32,16 +33,46 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			return nil, err
 		}
 	}
+	for _, phase := range phases() {
+		for _, outcome := range outcomes() {
+			m.orders.WithLabelValues(string(phase), outcome)
+		}
+	}
+	for _, reason := range append(refusalReasons(), reasonOther) {
+		m.refusals.WithLabelValues(reason)
+	}
 	return m, nil
 }
+
+// Values of the labels outcome, phase and reason that are neither a class, a phase nor a reason.
+const (
+	outcomeOK     = "ok"
+	outcomeReused = "reused"
+	phaseUnknown  = signing.Phase("unknown")
+	reasonOther   = "other"
+)
+
+func phases() []signing.Phase {
+	return []signing.Phase{signing.PhaseInstall, signing.PhaseJoin, signing.PhaseLeave, signing.PhaseUninstall}
+}
+
+func outcomes() []string {
+	all := []string{outcomeOK, outcomeReused}
+	for _, class := range classes() {
+		all = append(all, outcomeOf(class))
+	}
+	return all
+}
+
+func outcomeOf(class Class) string { return strings.ToLower(string(class)) }
 
 func (m *Metrics) succeeded(phase signing.Phase, result *Result) {
 	if m == nil {
 		return
 	}
-	outcome := "ok"
+	outcome := outcomeOK
 	if result.Reused {
-		outcome = "reused"
+		outcome = outcomeReused
 	}
 	m.orders.WithLabelValues(string(phase), outcome).Inc()
 }
@@ -50,20 +81,16 @@ func (m *Metrics) failed(phase signing.Phase, e *Error) {
 	if m == nil {
 		return
 	}
-	if !slices.Contains([]signing.Phase{signing.PhaseInstall, signing.PhaseJoin, signing.PhaseLeave, signing.PhaseUninstall}, phase) {
-		phase = "unknown"
+	if !slices.Contains(phases(), phase) {
+		phase = phaseUnknown
 	}
-	m.orders.WithLabelValues(string(phase), strings.ToLower(string(e.Class))).Inc()
-	switch e.Class {
-	case Refused, Busy, StaleFence, StaleClaim, Untrusted, Config, NotHardened:
-		m.refusals.WithLabelValues(refusalLabel(e)).Inc()
+	m.orders.WithLabelValues(string(phase), outcomeOf(e.Class)).Inc()
+	if !e.Class.refusal() {
+		return
 	}
-}
-
-// refusalLabel keeps reasons that a host made up out of the label.
-func refusalLabel(e *Error) string {
-	if e.Receipt != nil && !slices.Contains(reasons(), signing.Reason(e.Reason)) && e.Reason != ReasonClockSkew {
-		return "other"
+	reason := e.Reason
+	if !slices.Contains(refusalReasons(), reason) {
+		reason = reasonOther // a host's word, or a key service's, may be any
 	}
-	return e.Reason
+	m.refusals.WithLabelValues(reason).Inc()
 }

@@ -31,7 +31,17 @@ type store struct {
 	cached *documents
 }
 
+// load returns documents that verify, all of them.
 func (s *store) load() (*documents, error) {
+	docs, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	return docs, nil
+}
+
+// read returns, with an error, the roots if they verify.
+func (s *store) read() (*documents, error) {
 	roots, allowlist, err := s.source.Documents()
 	if err != nil {
 		return nil, &Error{Class: Config, Reason: ReasonTrustMissing, Detail: fmt.Sprintf("reading trust documents: %v", err), Err: err}
@@ -43,11 +53,10 @@ func (s *store) load() (*documents, error) {
 		return s.cached, nil
 	}
 	docs, err := verifyDocuments(roots, allowlist)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		s.sum, s.cached = sum, docs
 	}
-	s.sum, s.cached = sum, docs
-	return docs, nil
+	return docs, err
 }
 
 func fingerprint(roots map[int64][]byte, allowlist []byte) [sha256.Size]byte {
@@ -73,7 +82,16 @@ func sealed(envelope []byte) ([]byte, string, error) {
 	return clean, digest, err
 }
 
+// verifyDocuments returns, with an error, the roots if they verify.
 func verifyDocuments(roots map[int64][]byte, allowlist []byte) (*documents, error) {
+	docs, err := verifyRoots(roots)
+	if err != nil {
+		return nil, err
+	}
+	return docs, docs.verifyAllowlist(allowlist)
+}
+
+func verifyRoots(roots map[int64][]byte) (*documents, error) {
 	docs := &documents{roots: map[int64][]byte{}, refs: map[int64]string{}}
 	if len(roots) == 0 {
 		return nil, untrusted("reading root document", fmt.Errorf("there is none: run \"kpssh init\""))
@@ -95,17 +113,20 @@ func verifyDocuments(roots map[int64][]byte, allowlist []byte) (*documents, erro
 			return nil, untrusted(fmt.Sprintf("opening root document %d", version), err)
 		}
 	}
+	return docs, nil
+}
+
+func (docs *documents) verifyAllowlist(allowlist []byte) (err error) {
 	if len(allowlist) == 0 {
-		return nil, untrusted("reading allowlist", fmt.Errorf("there is none: run \"kpssh profile sign\""))
+		return untrusted("reading allowlist", fmt.Errorf("there is none: run \"kpssh profile sign\""))
 	}
-	var err error
 	if docs.list, err = signing.OpenAllowlist(allowlist, docs.root); err != nil {
-		return nil, untrusted("opening allowlist", err)
+		return untrusted("opening allowlist", err)
 	}
 	if docs.envelope, docs.listRef, err = sealed(allowlist); err != nil {
-		return nil, untrusted("opening allowlist", err)
+		return untrusted("opening allowlist", err)
 	}
-	return docs, nil
+	return nil
 }
 
 // allowed is the allowlist's entry for a script, unless that may not run now.

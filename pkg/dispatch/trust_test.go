@@ -438,3 +438,33 @@ func TestSecretsAreInNoText(t *testing.T) {
 		}
 	}
 }
+
+// rootsAlone are the documents of a world whose allowlist somebody has spoilt.
+type rootsAlone struct{ dispatch.Trust }
+
+func (r rootsAlone) Documents() (map[int64][]byte, []byte, error) {
+	roots, _, err := r.Trust.Documents()
+	return roots, []byte("{}"), err
+}
+
+func TestWhatVerifiesOfTheNewestDocuments(t *testing.T) {
+	w := newWorld(t)
+	with := func(trust dispatch.Trust, signer signing.Signer) *dispatch.Dispatcher {
+		return w.Dispatcher(fast, func(o *dispatch.Options) { o.Trust, o.Signer = trust, signer })
+	}
+	if v, err := with(w, w.Signer()).Newest(); err != nil || !v.DispatchKeyListed || v.Root != 1 || v.Allowlist == 0 {
+		t.Errorf("all verifies: %+v, %v", v, err)
+	}
+	if v, err := with(w, dispatchtest.NewSigner(t)).Newest(); err != nil || v.DispatchKeyListed || v.Root != 1 {
+		t.Errorf("root does not list the key: %+v, %v", v, err)
+	}
+	if v, err := with(w, nil).Newest(); err != nil || v.DispatchKeyListed {
+		t.Errorf("there is no key: %+v, %v", v, err)
+	}
+	if v, err := with(rootsAlone{w}, w.Signer()).Newest(); err == nil || !v.DispatchKeyListed || v.Root != 1 || v.RootExpires.IsZero() || v.Allowlist != 0 {
+		t.Errorf("the allowlist does not verify: %+v, %v", v, err)
+	}
+	if v, err := with(noTrust{}, w.Signer()).Newest(); err == nil || v != (dispatch.Versions{}) {
+		t.Errorf("there are none: %+v, %v", v, err)
+	}
+}

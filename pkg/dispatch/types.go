@@ -95,6 +95,9 @@ type Versions struct {
 	Root, Allowlist               int64
 	RootDigest, AllowlistDigest   string
 	RootExpires, AllowlistExpires time.Time
+	// DispatchKeyListed says whether the root lists the key that orders are signed with. False, too, while it is not
+	// known which key that is.
+	DispatchKeyListed bool
 }
 
 // Same says whether both are of the same documents.

@@ -27,15 +27,15 @@ type Metrics struct {
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kpssh_instance_phase_duration_seconds", Help: "Duration of a phase (install, join, leave) on a host, by outcome.",
+			Name: "kpssh_instance_phase_duration_seconds", Help: "Duration of a phase (install, join, leave) on a host, by outcome: ok, failed, configuration, unreachable, refused.",
 			Buckets: []float64{0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200},
 		}, []string{"phase", "outcome"}),
 		probes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kpssh_host_probe_duration_seconds", Help: "Duration of a probe of a host, by outcome.",
+			Name: "kpssh_host_probe_duration_seconds", Help: "Duration of a probe of a host, by outcome: ok, failed, configuration, unreachable, refused.",
 			Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30},
 		}, []string{"outcome"}),
 		zombies: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kpssh_host_zombie_actions_total", Help: "What was done about a kubelet, or the rest of a membership, on a host that nobody had claimed.",
+			Name: "kpssh_host_zombie_actions_total", Help: "What was done about a kubelet, or the rest of a membership, on a host that nobody had claimed: left, leave_failed, parked_foreign (it is of another cluster), not_clean (a leave that ended well has left something).",
 		}, []string{"action"}),
 	}
 	for _, c := range []prometheus.Collector{m.phases, m.probes, m.zombies} {
@@ -43,10 +43,21 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			return nil, err
 		}
 	}
-	for _, action := range []ZombieAction{ZombieLeft, ZombieParkedForeign, ZombieLeaveFailed, ZombieNotClean} {
-		m.zombies.WithLabelValues(string(action)) // so that an alert has a zero to rise from
-	}
+	m.begin()
 	return m, nil
+}
+
+// begin has all start at zero, so that a rise to the first one shows.
+func (m *Metrics) begin() {
+	for _, action := range []ZombieAction{ZombieLeft, ZombieParkedForeign, ZombieLeaveFailed, ZombieNotClean} {
+		m.zombies.WithLabelValues(string(action))
+	}
+	for _, outcome := range []string{outcomeOK, outcomeFailed, outcomeConfiguration, outcomeUnreachable, outcomeRefused} {
+		m.probes.WithLabelValues(outcome)
+		for _, phase := range []signing.Phase{signing.PhaseInstall, signing.PhaseJoin, signing.PhaseLeave} {
+			m.phases.WithLabelValues(string(phase), outcome)
+		}
+	}
 }
 
 // ZombieAction is a value of the label action.

@@ -13,7 +13,7 @@ type TrustCollector struct {
 	hosts  Ranger
 	newest func() (dispatch.Versions, error)
 
-	version, expires, behind *prometheus.Desc
+	valid, version, expires, behind *prometheus.Desc
 }
 
 // Ranger goes through the hosts of the pool; pool.Inventory does.
@@ -23,23 +23,34 @@ type Ranger interface {
 
 var _ prometheus.Collector = (*TrustCollector)(nil)
 
-// NewTrustCollector makes the metrics kpssh_trust_version, kpssh_trust_expires_timestamp_seconds and
-// kpssh_pool_hosts_behind. While there are no documents that verify, there are no values.
+// Values of the label document.
+const (
+	documentRoot        = "root"
+	documentAllowlist   = "allowlist"
+	documentDispatchKey = "dispatch-key"
+)
+
+// NewTrustCollector makes the metrics kpssh_trust_document_valid, kpssh_trust_version,
+// kpssh_trust_expires_timestamp_seconds and kpssh_pool_hosts_behind. The first always has a value for each document, the
+// others have one for those that are valid. Newest may return what is valid beside an error.
 func NewTrustCollector(hosts Ranger, newest func() (dispatch.Versions, error)) *TrustCollector {
 	describe := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, []string{"document"}, nil)
 	}
 	return &TrustCollector{
 		hosts: hosts, newest: newest,
+		valid: describe("kpssh_trust_document_valid",
+			"1 when the published document verifies, also after it has expired, else 0. The dispatch key is valid when the newest root lists it."),
 		version: describe("kpssh_trust_version", "Version of the newest root document and allowlist that are published."),
-		expires: describe("kpssh_trust_expires_timestamp_seconds", "When the newest root document and allowlist expire, in Unix time."),
-		behind:  describe("kpssh_pool_hosts_behind", "Hosts that by their last word do not have the newest root document or allowlist."),
+		expires: describe("kpssh_trust_expires_timestamp_seconds",
+			"When the newest document expires, in Unix time. The dispatch key has no date of its own: it counts for as long as the newest root, which lists it."),
+		behind: describe("kpssh_pool_hosts_behind", "Hosts that by their last word do not have the newest root document or allowlist."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *TrustCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.version, c.expires, c.behind} {
+	for _, d := range []*prometheus.Desc{c.valid, c.version, c.expires, c.behind} {
 		out <- d
 	}
 }
@@ -47,10 +58,38 @@ func (c *TrustCollector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *TrustCollector) Collect(out chan<- prometheus.Metric) {
 	newest, err := c.newest()
-	if err != nil {
-		return
+	rootHolds, allowlistHolds := newest.Root > 0, err == nil
+	gauge := func(d *prometheus.Desc, value float64, document string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, document)
 	}
-	var root, allowlist int
+	valid := func(document string, holds bool) {
+		var value float64
+		if holds {
+			value = 1
+		}
+		gauge(c.valid, value, document)
+	}
+	valid(documentRoot, rootHolds)
+	valid(documentAllowlist, allowlistHolds)
+	valid(documentDispatchKey, newest.DispatchKeyListed)
+	rootBehind, allowlistBehind := c.countBehind(newest)
+	if rootHolds {
+		gauge(c.version, float64(newest.Root), documentRoot)
+		gauge(c.expires, float64(newest.RootExpires.Unix()), documentRoot)
+		gauge(c.behind, float64(rootBehind), documentRoot)
+	}
+	if newest.DispatchKeyListed {
+		gauge(c.expires, float64(newest.RootExpires.Unix()), documentDispatchKey)
+	}
+	if allowlistHolds {
+		gauge(c.version, float64(newest.Allowlist), documentAllowlist)
+		gauge(c.expires, float64(newest.AllowlistExpires.Unix()), documentAllowlist)
+		gauge(c.behind, float64(allowlistBehind), documentAllowlist)
+	}
+}
+
+// countBehind counts the hosts that lack the newest root and allowlist.
+func (c *TrustCollector) countBehind(newest dispatch.Versions) (root, allowlist int) {
 	c.hosts.Range(func(host *v1beta1.SSHHost) {
 		if host.Raw() {
 			return
@@ -63,15 +102,7 @@ func (c *TrustCollector) Collect(out chan<- prometheus.Metric) {
 			allowlist++
 		}
 	})
-	gauge := func(d *prometheus.Desc, value float64, document string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, document)
-	}
-	gauge(c.version, float64(newest.Root), "root")
-	gauge(c.version, float64(newest.Allowlist), "allowlist")
-	gauge(c.expires, float64(newest.RootExpires.Unix()), "root")
-	gauge(c.expires, float64(newest.AllowlistExpires.Unix()), "allowlist")
-	gauge(c.behind, float64(root), "root")
-	gauge(c.behind, float64(allowlist), "allowlist")
+	return root, allowlist
 }
 
 // Lacks says which of the newest documents a host does not have by its last word; nil is none. A root that is newer than

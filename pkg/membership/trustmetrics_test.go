@@ -33,22 +33,39 @@ func TestDocumentsThatDoNotReachHostsAreCounted(t *testing.T) {
 	other := believes(3, 5)
 	other.Status.Trust.AllowlistDigest = "sha256:another of that version"
 	hosts := some{believes(3, 5), believes(2, 5), believes(3, 4), other, {}, raw}
-	newest := dispatch.Versions{Root: 3, Allowlist: 5, RootDigest: "sha256:root", AllowlistDigest: "sha256:list", RootExpires: time.Unix(2000, 0), AllowlistExpires: time.Unix(1000, 0)}
-	var missing error
-	c := membership.NewTrustCollector(hosts, func() (dispatch.Versions, error) { return newest, missing })
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c)
-	want := map[string]float64{
-		"kpssh_pool_hosts_behind allowlist": 3, "kpssh_pool_hosts_behind root": 2,
-		"kpssh_trust_expires_timestamp_seconds allowlist": 1000, "kpssh_trust_expires_timestamp_seconds root": 2000,
-		"kpssh_trust_version allowlist": 5, "kpssh_trust_version root": 3,
+	newest := dispatch.Versions{
+		Root: 3, Allowlist: 5, RootDigest: "sha256:root", AllowlistDigest: "sha256:list",
+		RootExpires: time.Unix(2000, 0), AllowlistExpires: time.Unix(1000, 0), DispatchKeyListed: true,
 	}
-	if diff := cmp.Diff(want, gauges(t, registry)); diff != "" {
-		t.Error(diff)
-	}
-	missing = errors.New("no ConfigMap")
-	if got := gauges(t, registry); len(got) != 0 {
-		t.Errorf("without documents there are %v", got)
+	noList := errors.New("no allowlist that verifies")
+	ofRoot := dispatch.Versions{Root: 3, RootDigest: "sha256:root", RootExpires: time.Unix(2000, 0)}
+	for name, test := range map[string]struct {
+		newest dispatch.Versions
+		err    error
+		want   map[string]float64
+	}{
+		"all is well": {newest: newest, want: map[string]float64{
+			"kpssh_pool_hosts_behind allowlist": 3, "kpssh_pool_hosts_behind root": 2,
+			"kpssh_trust_document_valid allowlist": 1, "kpssh_trust_document_valid dispatch-key": 1, "kpssh_trust_document_valid root": 1,
+			"kpssh_trust_expires_timestamp_seconds allowlist": 1000, "kpssh_trust_expires_timestamp_seconds dispatch-key": 2000,
+			"kpssh_trust_expires_timestamp_seconds root": 2000,
+			"kpssh_trust_version allowlist":              5, "kpssh_trust_version root": 3,
+		}},
+		"the root alone verifies, and does not list the dispatch key": {newest: ofRoot, err: noList, want: map[string]float64{
+			"kpssh_pool_hosts_behind root":         2,
+			"kpssh_trust_document_valid allowlist": 0, "kpssh_trust_document_valid dispatch-key": 0, "kpssh_trust_document_valid root": 1,
+			"kpssh_trust_expires_timestamp_seconds root": 2000,
+			"kpssh_trust_version root":                   3,
+		}},
+		"there is nothing": {err: noList, want: map[string]float64{
+			"kpssh_trust_document_valid allowlist": 0, "kpssh_trust_document_valid dispatch-key": 0, "kpssh_trust_document_valid root": 0,
+		}},
+	} {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(membership.NewTrustCollector(hosts, func() (dispatch.Versions, error) { return test.newest, test.err }))
+		if diff := cmp.Diff(test.want, gauges(t, registry)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }
 

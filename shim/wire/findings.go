@@ -31,6 +31,9 @@ const (
 	FindingNoBash            = "no-bash"              // scripts cannot run
 )
 
+// ShimPath is where each host has the shim: outside of PATH, so that what tells people to run it names it in full.
+const ShimPath = "/usr/libexec/kpssh/kpssh-shim"
+
 // Finding is what there is to say about a finding wherever it turns up.
 type Finding struct {
 	Name string
@@ -45,7 +48,7 @@ type Finding struct {
 func Findings() []Finding {
 	const dropIn = "/etc/ssh/sshd_config.d/00-kpssh.conf"
 	return []Finding{
-		{FindingSSHDUnreadable, true, "make `sshd -T -C user=kpssh` work, and run `kpssh-shim doctor` again"},
+		{FindingSSHDUnreadable, true, "make `sshd -T -C user=kpssh` work, and run `" + ShimPath + " doctor` again"},
 		{FindingSSHDEarlierMatch, true, "put the Match block after the Include of " + dropIn + ", then reload sshd"},
 		{FindingForceCommand, true, "let nothing set ForceCommand before " + dropIn + " does, then reload sshd"},
 		{FindingForwarding, true, "set DisableForwarding yes and PermitTunnel no for user kpssh, then reload sshd"},
@@ -58,16 +61,16 @@ func Findings() []Finding {
 		{FindingPasswordLogin, true, "set AuthenticationMethods publickey for user kpssh, then reload sshd"},
 		{FindingUnrestrictedKey, false, "begin each line of /etc/kpssh/authorized_keys with restrict, or run `kpssh host enroll` again"},
 		{FindingAuthorizedKeyMode, true, "chown root:root and chmod go-w /etc/kpssh/authorized_keys and the directories above it"},
-		{FindingNoUser, true, "run `kpssh-shim install`"},
-		{FindingLoginShell, true, "usermod --shell /usr/libexec/kpssh/kpssh-shim kpssh"},
-		{FindingPrivilegedUser, true, "give user kpssh a uid and a group of its own: remove it, and run `kpssh-shim install`"},
+		{FindingNoUser, true, "run `" + ShimPath + " install`"},
+		{FindingLoginShell, true, "usermod --shell " + ShimPath + " kpssh"},
+		{FindingPrivilegedUser, true, "give user kpssh a uid and a group of its own: remove it, and run `" + ShimPath + " install`"},
 		{FindingHome, false, "empty the home of user kpssh, chown root:root and chmod go-w it"},
 		{FindingShimMode, true, "chown root:root and chmod go-w the shim and the directories above it, and install it again"},
 		{FindingStateMode, true, "chown root:root and chmod 0700 /var/lib/kpssh; who could write there has been the host: reinstall it"},
 		{FindingConfigMode, true, "chown root:root and chmod go-w /etc/kpssh, and compare root.json with the operator's"},
 		{FindingSocketMode, true, "systemctl restart kpssh.socket, and take out overrides of its SocketMode, SocketUser and SocketGroup"},
 		{FindingSudoRule, true, "take user kpssh out of all rules of sudo but the one in /etc/sudoers.d/kpssh"},
-		{FindingNoEntry, false, "systemctl enable --now kpssh.socket, or run `kpssh-shim install --sudo`"},
+		{FindingNoEntry, false, "systemctl enable --now kpssh.socket, or run `" + ShimPath + " install --sudo`"},
 		{FindingNoBash, false, "install bash"},
 	}
 }
@@ -78,5 +81,5 @@ func FindingOf(name string) Finding {
 	if i := slices.IndexFunc(all, func(f Finding) bool { return f.Name == name }); i >= 0 {
 		return all[i]
 	}
-	return Finding{Name: name, Bypass: true, Fix: "run `kpssh-shim doctor` on the host: its shim is newer than the controller"}
+	return Finding{Name: name, Bypass: true, Fix: "run `" + ShimPath + " doctor` on the host: its shim is newer than the controller"}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,8 @@ const minFree = 8 << 30
 // Examine looks at what a lab needs of this machine. It changes nothing.
 func Examine() []Finding {
 	return []Finding{
-		examineRoot(), examineTools(), examineGo(), examineCgroups(), examineOverlay(), examineSpace(), examineCaches(),
+		examineRoot(), examineTools(), examineGo(), examineCgroups(), examineOverlay(), examineInotify(), examineSpace(),
+		examineCaches(),
 	}
 }
 
@@ -87,6 +89,26 @@ func examineOverlay() Finding {
 		return Finding{Note, "overlay", "the kernel has no overlay file system loaded; it may load it when it is asked"}
 	}
 	return Finding{Fine, "overlay", "yes"}
+}
+
+// inotifyPerHost is what systemd, the kubelet and containerd of one host take of fs.inotify.max_user_instances, which root has
+// once on a machine, for all hosts of all labs together.
+const inotifyPerHost = 14
+
+// comfortableHosts run side by side where two labs do.
+const comfortableHosts = 12
+
+func examineInotify() Finding {
+	content, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
+	limit, parsed := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || parsed != nil {
+		return Finding{Note, "inotify", "fs.inotify.max_user_instances cannot be read"}
+	}
+	if limit < comfortableHosts*inotifyPerHost {
+		return Finding{Note, "inotify", fmt.Sprintf("fs.inotify.max_user_instances is %d: about %d hosts at a time, of all labs; for more: sysctl fs.inotify.max_user_instances=512",
+			limit, limit/inotifyPerHost)}
+	}
+	return Finding{Fine, "inotify", strconv.Itoa(limit) + " instances"}
 }
 
 func examineSpace() Finding {

@@ -2,10 +2,8 @@ package kubebin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/kpssh/karpenter-provider-ssh/test/lab/cachedir"
@@ -28,29 +26,9 @@ func (f Finder) ensureEtcd(ctx context.Context) (string, error) {
 }
 
 func (f Finder) unpackEtcd(ctx context.Context, dir string) (err error) {
-	if _, err := exec.LookPath("apt-get"); err != nil {
-		return err
-	}
 	done := cachedir.Step(f.Log, nil, "unpacking the distribution's etcd")
 	defer func() { done(err) }()
-	scratch, err := os.MkdirTemp(dir, "deb-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	download := exec.CommandContext(ctx, "apt-get", "-o", "APT::Sandbox::User=root", "download", "etcd-server")
-	download.Dir = scratch
-	if out, err := download.CombinedOutput(); err != nil {
-		return fmt.Errorf("downloading etcd-server: %w: %s", err, out)
-	}
-	debs, err := filepath.Glob(filepath.Join(scratch, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return fmt.Errorf("downloading etcd-server: got %d packages (%w)", len(debs), err)
-	}
-	if out, err := exec.CommandContext(ctx, "dpkg", "-x", debs[0], filepath.Join(scratch, "root")).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpacking etcd-server: %w: %s", err, out)
-	}
-	return os.Rename(filepath.Join(scratch, "root", "usr", "bin", "etcd"), filepath.Join(dir, "etcd"))
+	return cachedir.UnpackDebian(ctx, dir, "etcd-server", "etcd")
 }
 
 func (f Finder) buildEtcd(ctx context.Context, dir string) error {

@@ -14,9 +14,6 @@ import (
 	"github.com/kpssh/karpenter-provider-ssh/signing"
 )
 
-// shimPath is where kpssh-shim install puts the binary.
-const shimPath = "/usr/libexec/kpssh/kpssh-shim"
-
 // uploadScript writes stdin into a new file in a folder that only root can write, where binaries may
 // run, and prints its name. A connection that is cut in between leaves no binary behind that looks whole.
 const uploadScript = `set -eu
@@ -79,7 +76,7 @@ func Upload(ctx context.Context, root *adminlogin.Root, binary []byte) (path str
 func Install(ctx context.Context, root *adminlogin.Root, uploaded, authorizedKey string, rootDocument []byte) error {
 	command := fmt.Sprintf("install --authorized-key %s --root -", adminlogin.Quote(authorizedKey))
 	if uploaded == "" {
-		command = shimPath + " " + command
+		command = wire.ShimPath + " " + command
 	} else {
 		command = fmt.Sprintf("trap 'rm -f %[1]s' EXIT; %[1]s %[2]s", uploaded, command)
 	}
@@ -91,7 +88,7 @@ func Install(ctx context.Context, root *adminlogin.Root, uploaded, authorizedKey
 
 // Identify has the host make its identity, or say again which it has.
 func Identify(ctx context.Context, root *adminlogin.Root, resetTrust bool) (*wire.Statement, error) {
-	command := shimPath + " enroll --json"
+	command := wire.ShimPath + " enroll --json"
 	if resetTrust {
 		command += " --reset-trust"
 	}
@@ -114,7 +111,7 @@ func Identify(ctx context.Context, root *adminlogin.Root, resetTrust bool) (*wir
 
 // Doctor is what the host's doctor says about its findings, for people.
 func Doctor(ctx context.Context, root *adminlogin.Root) string {
-	out, _ := root.Run(ctx, shimPath+" doctor", nil) // it exits with 1 when it has findings
+	out, _ := root.Run(ctx, wire.ShimPath+" doctor", nil) // it exits with 1 when it has findings
 	return string(out)
 }
 

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/kpssh/karpenter-provider-ssh/cmd/kpssh/internal/adminlogin"
+	"github.com/kpssh/karpenter-provider-ssh/shim/wire"
 )
 
 // packageUnit is there where a distribution's package brought the shim, and only there.
@@ -16,7 +17,7 @@ const packageUnit = "/usr/lib/systemd/system/kpssh.socket"
 // Packaged asks a host for the version of the kpssh-shim that a distribution's package has put on it. It
 // is empty where none has; then the shim is ours to bring.
 func Packaged(ctx context.Context, root *adminlogin.Root) (string, error) {
-	out, err := root.Run(ctx, "if [ -e "+packageUnit+" ]; then "+shimPath+" version; fi", nil)
+	out, err := root.Run(ctx, "if [ -e "+packageUnit+" ]; then "+wire.ShimPath+" version; fi", nil)
 	if err != nil {
 		return "", fmt.Errorf("asking for the version of the packaged kpssh-shim: %w", err)
 	}

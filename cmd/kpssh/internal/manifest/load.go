@@ -219,6 +219,19 @@ func (o *Objects) SecretKeys(name string) ([]string, bool) {
 	return nil, false
 }
 
+// ReadTrust returns the root chain and the allowlist of the manifest that Trust made.
+func ReadTrust(text []byte) (chain [][]byte, allowlist []byte, err error) {
+	var objects Objects
+	if err := objects.add(text); err != nil {
+		return nil, nil, err
+	}
+	if objects.Trust == nil {
+		return nil, nil, fmt.Errorf("it holds no ConfigMap %q", TrustName)
+	}
+	chain, allowlist = TrustDocuments(objects.Trust)
+	return chain, allowlist, nil
+}
+
 // TrustDocuments returns the root chain and the allowlist of a ConfigMap.
 func TrustDocuments(cm *corev1.ConfigMap) (chain [][]byte, allowlist []byte) {
 	for n := 1; ; n++ {

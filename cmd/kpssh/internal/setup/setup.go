@@ -28,6 +28,8 @@ const (
 	SSHManifest        = "20-ssh-key.secret.yaml"
 )
 
+const readmeFile = "README.txt"
+
 // ErrOtherPassphrase says that keys of an interrupted attempt are under another passphrase.
 var ErrOtherPassphrase = errors.New("the keys of the interrupted init are under another passphrase")
 
@@ -36,16 +38,94 @@ type Made struct {
 	Expires time.Time
 }
 
-// Make brings a folder from wherever it is to a finished first root document.
+// Make brings a folder from wherever it is to a finished first root document. One that was signed before is kept: hosts
+// may believe it, and no other in its place.
 func Make(ctx context.Context, d *trustdir.Dir, passphrase []byte, now time.Time) (*Made, error) {
+	var pass keys.PassFunc
+	if passphrase != nil {
+		pass = keys.Static(passphrase)
+	}
+	envelope, err := signedBefore(d)
+	switch {
+	case err != nil:
+		return nil, err
+	case envelope == nil:
+		envelope, err = sign(ctx, d, pass, now)
+	default:
+		err = reopen(d, pass)
+	}
+	if err != nil {
+		return nil, err
+	}
+	root, err := signing.OpenFirstRoot(envelope)
+	if err != nil {
+		return nil, fmt.Errorf("opening the root document: %w", err)
+	}
+	if err := documents(d, envelope); err != nil {
+		return nil, err
+	}
+	return &Made{Expires: root.Expires}, nil
+}
+
+// signedBefore is the first root of an earlier attempt, which its manifest holds too; nil when none was signed. It refuses
+// a folder that was in use and has lost more than that document.
+func signedBefore(d *trustdir.Dir) ([]byte, error) {
+	path := d.Manifest(TrustManifest)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && cli.Exists(d.At(readmeFile)):
+		return nil, cli.Hint(fmt.Errorf("%q has had a first root: %s comes after it, and neither %s nor %s is there", d.Path, readmeFile, d.RootDocument(1), path),
+			"bring it back from a backup, or from the cluster: kubectl -n %s get configmap %s -o yaml; remove the folder if no host ever believed it", d.ControllerNamespace, manifest.TrustName)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	chain, allowlist, err := manifest.ReadTrust(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", path, err)
+	}
+	if len(chain) != 1 || len(allowlist) > 0 {
+		return nil, cli.Hint(fmt.Errorf("%q has lost its documents: %s holds %d roots, and %s is not there", d.Path, path, len(chain), d.RootDocument(1)),
+			"put the entries of that manifest's data, each under its name, into %s", d.At("public"))
+	}
+	return chain[0], nil
+}
+
+// reopen holds the passphrase against the keys of an earlier attempt that are still here, so that nobody takes theirs for
+// that of this call.
+func reopen(d *trustdir.Dir, pass keys.PassFunc) error {
+	for _, role := range []string{"root", "author"} {
+		paths, err := d.OfflineKeys(role)
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			if _, err := readKey(path, pass); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func readKey(path string, pass keys.PassFunc) (signing.Signer, error) {
+	signer, err := keys.Read(path, pass)
+	if signing.ReasonOf(err) == keys.ReasonPassphrase {
+		return nil, ErrOtherPassphrase
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading key %q: %w", path, err)
+	}
+	return signer, nil
+}
+
+// sign makes the keys that are not there yet, and signs the first root with them.
+func sign(ctx context.Context, d *trustdir.Dir, pass keys.PassFunc, now time.Time) ([]byte, error) {
 	root := &signing.Root{
 		Version: 1, Issued: now, Expires: now.Add(time.Duration(d.ValidSeconds) * time.Second),
 		Root:   signing.RoleKeys{Threshold: d.RootThreshold},
 		Author: signing.RoleKeys{Threshold: 1}, Dispatch: signing.RoleKeys{Threshold: 1},
-	}
-	var pass keys.PassFunc
-	if passphrase != nil {
-		pass = keys.Static(passphrase)
 	}
 	var signers []signing.Signer
 	for n := 1; n <= d.RootKeys; n++ {
@@ -73,20 +153,17 @@ func Make(ctx context.Context, d *trustdir.Dir, passphrase []byte, now time.Time
 	if err != nil {
 		return nil, fmt.Errorf("signing the root document: %w", err)
 	}
-	if err := documents(d, envelope); err != nil {
-		return nil, err
-	}
-	return &Made{Expires: root.Expires}, nil
+	return envelope, nil
 }
 
 // key makes a key file, or opens the one that an earlier attempt made.
 func key(d *trustdir.Dir, path, name string, pass keys.PassFunc) (signing.Signer, error) {
 	signer, err := keyfile.Create(path, d.Algorithm, pass)
 	if errors.Is(err, fs.ErrExist) {
-		signer, err = keys.Read(path, pass)
-		if signing.ReasonOf(err) == keys.ReasonPassphrase {
-			return nil, ErrOtherPassphrase
-		}
+		signer, err = readKey(path, pass)
+	}
+	if errors.Is(err, ErrOtherPassphrase) {
+		return nil, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("making key %q: %w", path, err)
@@ -171,7 +248,8 @@ func sshKey(d *trustdir.Dir) error {
 	return cli.WriteFile(d.Manifest(SSHManifest), text, 0o600)
 }
 
-// documents writes what is signed. root.1.json comes last: it says that all else is done.
+// documents writes what is signed. The manifest that holds it comes before all else, and root.1.json last: it says that
+// all else is done.
 func documents(d *trustdir.Dir, envelope []byte) error {
 	namespaces, err := manifest.Namespaces(d.ControllerNamespace, d.PoolNamespace)
 	if err != nil {
@@ -181,13 +259,16 @@ func documents(d *trustdir.Dir, envelope []byte) error {
 	if err != nil {
 		return err
 	}
-	for path, data := range map[string][]byte{
-		d.Manifest(NamespacesManifest): namespaces,
-		d.Manifest(TrustManifest):      trust,
-		d.At("README.txt"):             []byte(readme),
-		d.At(".gitignore"):             []byte("/offline/\n/online/\n*.secret.yaml\n"),
+	for _, file := range []struct {
+		path string
+		data []byte
+	}{
+		{d.Manifest(TrustManifest), trust},
+		{d.Manifest(NamespacesManifest), namespaces},
+		{d.At(readmeFile), []byte(readme)},
+		{d.At(".gitignore"), []byte("/offline/\n/online/\n*.secret.yaml\n")},
 	} {
-		if err := cli.WriteFile(path, data, 0o644); err != nil {
+		if err := cli.WriteFile(file.path, file.data, 0o644); err != nil {
 			return err
 		}
 	}

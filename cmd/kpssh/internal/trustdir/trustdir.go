@@ -11,7 +11,8 @@
 //	  manifests/           what kubectl applies; *.secret.yaml holds private keys
 //
 // Every step that makes something writes it whole or not at all, and root.1.json last, so that an
-// interrupted init goes on where it stopped and a finished one is never repeated.
+// interrupted init goes on where it stopped and a finished one is never repeated. A folder that has lost root.1.json looks
+// like an interrupted init: what the first root was, or that there was one, is seen from what is written beside it.
 package trustdir
 
 import (
@@ -144,7 +145,7 @@ func (d *Dir) begin(want Settings) (resumed bool, err error) {
 		return true, nil
 	case err == nil && d.Settings != want:
 		return false, cli.Hint(fmt.Errorf("%q holds an interrupted init with other settings than these flags", d.Path),
-			"use the same flags again, or remove %s and start over", d.Path)
+			"use the same flags again, as %s has them; or, if nothing of it was ever applied, remove %s and start over", d.At(settingsFile), d.Path)
 	case err == nil:
 		if err := d.lostFirst(); err != nil {
 			return false, err

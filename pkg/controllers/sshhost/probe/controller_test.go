@@ -638,7 +638,7 @@ func TestProbesAreCountedByOutcome(t *testing.T) {
 	var outcomes []string
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
-			if family.GetName() == "kpssh_host_probe_duration_seconds" {
+			if family.GetName() == "kpssh_host_probe_duration_seconds" && metric.GetHistogram().GetSampleCount() > 0 {
 				outcomes = append(outcomes, metric.GetLabel()[0].GetValue())
 			}
 		}

@@ -51,6 +51,52 @@ func TestADeadHostThatComesBackIsLeftBeforeItIsAvailable(t *testing.T) {
 	}
 }
 
+// A leave went on while its host was cut off, and ended well; meanwhile the NodeClaim was given up, with a debt. The guard
+// settles the debt with the receipt, and runs leave a second time only where the host does not look like one that was left.
+func TestALeaveThatEndedWhileItsHostWasCutOffIsNotRunAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		comesBack func(*controllertest.Machine)
+		leaves    int
+	}{
+		"as it was left":                {comesBack: func(*controllertest.Machine) {}, leaves: 0},
+		"with a kubelet that runs":      {comesBack: func(m *controllertest.Machine) { m.Kubelet = "active" }, leaves: 1},
+		"with what joins leave behind":  {comesBack: func(m *controllertest.Machine) { m.Answer.Facts.Leftovers = []string{"mounts"} }, leaves: 1},
+		"after a leave that failed":     {comesBack: func(m *controllertest.Machine) { m.Last.Outcome = signing.OutcomeFailed }, leaves: 1},
+		"after a leave that was cut":    {comesBack: func(m *controllertest.Machine) { m.Last.State = signing.RunInterrupted }, leaves: 1},
+		"after the leave of another":    {comesBack: func(m *controllertest.Machine) { m.Last.Claim = controllertest.Cluster.Claim("uid-pool-2") }, leaves: 1},
+		"after a join of the one owed":  {comesBack: func(m *controllertest.Machine) { m.Last.Phase = signing.PhaseJoin }, leaves: 1},
+		"as left, without a last run":   {comesBack: func(m *controllertest.Machine) { m.Last = nil }, leaves: 1},
+		"in the cluster of another one": {comesBack: func(m *controllertest.Machine) { m.Last.Claim = "elsewhere/uid-pool-1" }, leaves: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, host(installed, controllertest.InState(v1beta1.HostUnhealthy), owed(v1beta1.ReasonLeavePending)))
+			// The leave of the claim that is owed, as the controller ordered it.
+			f.machine.Claim, f.machine.Kubelet = signing.Claim{UID: controllertest.Cluster.Claim("uid-pool-1"), Fence: 3}, "active"
+			f.reconcile()
+			if f.machine.Runs[signing.PhaseLeave] != 1 {
+				t.Fatalf("%d leaves", f.machine.Runs[signing.PhaseLeave])
+			}
+			clear(f.machine.Runs)
+			got := f.Host("host-a")
+			controllertest.InState(v1beta1.HostUnhealthy)(got)
+			owed(v1beta1.ReasonLeavePending)(got)
+			if err := f.Client.Status().Update(context.Background(), got); err != nil {
+				t.Fatal(err)
+			}
+			test.comesBack(f.machine)
+			f.machine.Do = func(dispatch.Request) *dispatch.Error {
+				f.machine.Answer.Facts.Leftovers = nil
+				return nil
+			}
+			f.Clock.Step(3 * time.Minute)
+			f.reconcile()
+			if got := f.Host("host-a"); f.machine.Runs[signing.PhaseLeave] != test.leaves || got.Status.State != v1beta1.HostAvailable || pool.Owed(got) {
+				t.Errorf("%d leaves, status %+v", f.machine.Runs[signing.PhaseLeave], got.Status)
+			}
+		})
+	}
+}
+
 // k0smotron#1596, R58: a leave that fails is tried again, less and less often, and in the end the host is in quarantine
 // with the reason.
 func TestALeaveThatFailsIsTriedAgainWithBackOff(t *testing.T) {

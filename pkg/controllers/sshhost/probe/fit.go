@@ -49,8 +49,9 @@ func (c *Controller) anotherMachine(host *v1beta1.SSHHost, probe *dispatch.Probe
 			"or edit the spec", before, probe.Facts.MachineID, host.Name)
 	}
 	if clones := c.Hosts.Peers(seen, pool.PeerMachineID, pool.PeerHostID); len(clones) > 0 {
-		return fmt.Sprintf("the machine has the machine id or the shim's id of %s: delete one of the two if they are one machine; a copied disk needs a "+
-			"machine id (systemd-machine-id-setup) and an enrolment (kpssh-shim uninstall, then kpssh host enroll) of its own", strings.Join(clones, ", "))
+		return fmt.Sprintf("the machine has the machine id or the shim's id of %s: delete one of the two if they are one machine; a copied disk needs "+
+			"ids of its own: \"rm -f /etc/machine-id /var/lib/dbus/machine-id; systemd-machine-id-setup; "+
+			"/usr/libexec/kpssh/kpssh-shim uninstall --purge\" there, a reboot, and \"kpssh host enroll\"", strings.Join(clones, ", "))
 	}
 	return ""
 }

@@ -59,6 +59,8 @@ type finding struct {
 	// cluster, by the same.
 	leftovers []string
 	marked    bool
+	// settled is the claim whose leave is owed and, as the host shows, ended well while nobody could hear of it.
+	settled types.UID
 }
 
 // examine decides whether a membership is left on the host, and whose.
@@ -71,6 +73,7 @@ func (c *Controller) examine(ctx context.Context, host *v1beta1.SSHHost, probe *
 	if probe.Hello != nil {
 		f.claim, _ = c.Cluster.Owner(probe.Hello.Claim.UID)
 		f.marked = probe.Hello.LastRun != nil && c.Cluster.Marks(probe.Hello.LastRun.Claim)
+		f.settled = c.settled(host, probe.Hello, f)
 	}
 	if why, err := c.foreignMember(ctx, host, probe, f); why != "" || err != nil {
 		return foreigner(f, why), err
@@ -99,6 +102,22 @@ func (c *Controller) examine(ctx context.Context, host *v1beta1.SSHHost, probe *
 		return f, err
 	}
 	return judge(host, f), nil
+}
+
+// settled returns the claim whose leave the host owed, if that leave is the last thing that ran there, ended well, and the
+// host has nothing of a membership any more: its receipt is collected then, and nothing runs a second time.
+func (c *Controller) settled(host *v1beta1.SSHHost, hello *signing.Hello, f finding) types.UID {
+	debt, last := host.Status.Cleanup, hello.LastRun
+	if debt == nil || debt.ClaimRef == nil || last == nil || hello.Claim.UID != "" || f.kubelet || len(f.leftovers) > 0 {
+		return ""
+	}
+	if last.Phase != signing.PhaseLeave || last.State != signing.RunFinished || last.Outcome != signing.OutcomeOK {
+		return ""
+	}
+	if claim, ours := c.Cluster.Owner(last.Claim); ours && claim == debt.ClaimRef.UID {
+		return claim
+	}
+	return ""
 }
 
 // running is the run that the host has not ended yet.
@@ -246,7 +265,11 @@ func (c *Controller) leave(ctx context.Context, host *v1beta1.SSHHost, f finding
 	if err != nil {
 		return err
 	}
-	return c.Phases.Leave(ctx, host, profile, vars, f.claim)
+	claim := f.claim
+	if claim == "" {
+		claim = f.settled
+	}
+	return c.Phases.Leave(ctx, host, profile, vars, claim)
 }
 
 func (c *Controller) leaveFailed(ctx context.Context, host *v1beta1.SSHHost, err error) (reconcile.Result, error) {
